@@ -1,0 +1,34 @@
+# `make reproduce` and `make test` need only python3 and a package index.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: reproduce test test-all check bench readme clean
+
+reproduce: $(INSTALLED)  ## the main job: every unit's gradient against the exact one
+	$(BIN)/hardgate compare --figure out/compare.png --json out/compare.json
+
+test: check  ## all checks but the long matrices
+	$(BIN)/pytest -m "not slow"
+
+test-all: check  ## with the long matrices
+	$(BIN)/pytest
+
+check: $(INSTALLED)  ## lint, format, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(INSTALLED)  ## what a unit costs beside a sigmoid and a Bernoulli draw
+	$(BIN)/python benchmarks/units.py
+
+readme: $(INSTALLED)  ## write the generated tables into the README again
+	$(BIN)/hardgate facts --write README.md
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv out .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,65 @@
+"""What every sparsity controller is: `penalty = controller(unit, a, h)`, added to the loss."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor
+
+from hardgate._state import LazyState
+from hardgate.units import Unit
+
+
+class Controller(LazyState, ABC):
+    """Steers the fraction of units that are non-zero towards `rate`.
+
+    Called once per training step; its state moves only in training mode and is in `state_dict`.
+
+    Args:
+        rate: the target fraction, in (0, 1); 0.1 in the paper.
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = fraction("rate", rate)
+
+    def forward(self, unit: Unit, a: Tensor, h: Tensor) -> Tensor:
+        """The penalty, a scalar to add to the loss.
+
+        Args:
+            unit: the unit that produced h.
+            a: its pre-activations `[..., D]`.
+            h: its output.
+        """
+        if not isinstance(unit, Unit) or a.shape != h.shape:
+            raise TypeError(
+                f"{type(self).__name__} expected (unit, a, h) with a and h of one shape, got "
+                f"({type(unit).__name__}, {tuple(a.shape)}, {tuple(h.shape)}). "
+                "Write h = unit(a); penalty = controller(unit, a, h)."
+            )
+        if a.numel() == 0:
+            return a.sum()  # an empty batch says nothing, and moves nothing
+        return self.penalty(unit, a, h)
+
+    @abstractmethod
+    def penalty(self, unit: Unit, a: Tensor, h: Tensor) -> Tensor:
+        """The penalty for a batch that is not empty."""
+
+
+def fraction(name: str, value: float) -> float:
+    """`value`, or an error if it is not inside (0, 1)."""
+    if not 0 < value < 1:
+        raise ValueError(f"{name} expected a number between 0 and 1, like 0.1, got {value!r}.")
+    return float(value)
+
+
+def positive(name: str, value: float) -> float:
+    """`value`, or an error if it is not a positive number."""
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{name} expected a positive number, got {value!r}.")
+    return float(value)
+
+
+def examples(x: Tensor) -> Tensor:
+    """`[..., D]` → `[N, D]`: all leading axes are examples."""
+    return x.reshape(-1, x.shape[-1]) if x.dim() else x.reshape(1, 1)

@@ -1,0 +1,144 @@
+"""What every stochastic neuron is: a module a → h with its mathematical facts as attributes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal, TypeAlias, TypeVar, get_args
+
+import torch
+from torch import Tensor
+
+from hardgate._state import LazyState
+from hardgate.baselines import Baseline
+from hardgate.records import Records
+
+EvalMode = Literal["threshold", "mean", "sample"]
+OffGradient = Literal["zero", "score", "expert"]
+NoiseTensors: TypeAlias = Tensor | tuple[Tensor, ...]
+_S = TypeVar("_S", bound=str)
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+class Unit(LazyState, ABC):
+    """A stochastic neuron h = f(a, z)  (Eq. 1); units are the last axis of `a`.
+
+    In training mode it samples. In evaluation mode it is deterministic: its counterpart, gated
+    by `threshold` on `a` (App. A.3); `eval_mode="mean"` gives E[h | a] ungated and
+    `eval_mode="sample"` goes on sampling. Gradients are available in every mode.
+
+    Facts, right for the instance at hand:
+
+    - `unbiased`: the gradient at `a` is that of E[L], in expectation.
+    - `needs_loss`: learns from `hardgate.score_loss`, not from back-propagation.
+    - `binary`: h is 0 or 1, exactly.
+    - `off_gradient`: what the gradient of an off unit needs. `"zero"`: nothing, it is zero;
+      `"score"`: the scalar loss only; `"expert"`: ∂L/∂h, so whatever h gates must be
+      evaluated even where it is off.
+
+    A unit with `needs_loss` keeps `records` and a `baseline` (see `StochasticBinary`), and its h
+    is 1 with probability σ(a).
+
+    A new unit implements `sample_noise`, `sample`, `mean`, `gate`, `active_probability` and
+    `inactive_probability`; nothing else is overridden.
+    """
+
+    unbiased: bool
+    needs_loss: bool = False
+    binary: bool
+    off_gradient: OffGradient
+    records: Records  # these two only where `needs_loss`
+    baseline: Baseline | None
+    threshold: Tensor
+
+    natural_threshold: ClassVar[float] = 0.0
+
+    def __init__(self, *, eval_mode: EvalMode = "threshold") -> None:
+        super().__init__()
+        self.eval_mode: EvalMode = one_of("eval_mode", eval_mode, get_args(EvalMode))
+        threshold = torch.tensor(self.natural_threshold, dtype=torch.float32)  # not the default's
+        self.register_buffer("threshold", threshold)
+
+    def forward(self, a: Tensor, noise: NoiseTensors | None = None) -> Tensor:
+        """h for pre-activations `a`.
+
+        Args:
+            a: `[..., D]`, floating point.
+            noise: what `sample_noise(a)` returns, to fix the draw; drawn here if None. Not
+                used where the unit does not sample.
+
+        Returns:
+            h, of the shape and dtype of `a`.
+        """
+        self._check(a, noise)
+        if self.training or self.eval_mode == "sample":
+            return self.sample(a, self.sample_noise(a) if noise is None else noise)
+        if self.eval_mode == "mean":
+            return self.mean(a)
+        return self.gate(a)
+
+    @abstractmethod
+    def sample_noise(self, a: Tensor, generator: torch.Generator | None = None) -> NoiseTensors:
+        """One draw of the noise that `unit(a, noise)` takes."""
+
+    @abstractmethod
+    def sample(self, a: Tensor, noise: NoiseTensors) -> Tensor:
+        """h = f(a, noise)."""
+
+    @abstractmethod
+    def mean(self, a: Tensor) -> Tensor:
+        """E[h | a], with the noise at a sigmoid's input at its mean (App. A.4)."""
+
+    @abstractmethod
+    def gate(self, a: Tensor) -> Tensor:
+        """The deterministic counterpart: zero where a ≤ threshold."""
+
+    @abstractmethod
+    def active_probability(self, a: Tensor) -> Tensor:
+        """P(h ≠ 0 | a)."""
+
+    @abstractmethod
+    def inactive_probability(self, a: Tensor) -> Tensor:
+        """P(h = 0 | a), without the cancellation of 1 - P(h ≠ 0 | a)."""
+
+    def extra_repr(self) -> str:
+        return "" if self.eval_mode == "threshold" else f"eval_mode={self.eval_mode!r}"
+
+    def _check(self, a: Tensor, noise: NoiseTensors | None) -> None:
+        if not isinstance(a, Tensor) or a.dtype not in _FLOATS:
+            raise TypeError(
+                f"{type(self).__name__} expected a floating point tensor of pre-activations "
+                f"(float16, bfloat16, float32 or float64), got {_describe(a)}. "
+                "Write unit(a.float())."
+            )
+        for z in noise if isinstance(noise, tuple) else (noise,):
+            if z is None:
+                continue
+            if not isinstance(z, Tensor) or z.shape != a.shape or z.dtype not in _FLOATS:
+                raise ValueError(
+                    f"{type(self).__name__} expected floating point noise of the shape of a, "
+                    f"{tuple(a.shape)}, got {_describe(z)}. Write unit(a, unit.sample_noise(a))."
+                )
+
+
+def _describe(x: object) -> str:
+    return f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+
+
+def one_of(name: str, value: _S, allowed: tuple[_S, ...]) -> _S:
+    """`value`, or an error that lists what is allowed."""
+    if value not in allowed:
+        choices = ", ".join(repr(v) for v in allowed)
+        raise ValueError(f"{name} expected one of {choices}, got {value!r}.")
+    return value
+
+
+def single(noise: NoiseTensors) -> Tensor:
+    """The one noise tensor of a unit that takes one."""
+    if isinstance(noise, tuple):
+        if len(noise) != 1:
+            raise ValueError(
+                f"expected one noise tensor, got {len(noise)}. Write unit(a, unit.sample_noise(a))."
+            )
+        return noise[0]
+    return noise

@@ -1,0 +1,75 @@
+"""The noisy rectifier (§2.1, Proposition 1)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from hardgate import functional
+from hardgate.functional import widen
+from hardgate.noise import Gaussian, Logistic
+from hardgate.units._unit import EvalMode, NoiseTensors, Unit, one_of, single
+
+NOISES = {"gaussian": Gaussian, "logistic": Logistic}
+
+
+class NoisyRectifier(Unit):
+    """h = max(0, a + z), z zero-mean noise: sparse, and trained by plain back-propagation.
+
+    With logistic noise P(h > 0) = σ(a) and E[h] = softplus(a)  (Proposition 1); with Gaussian
+    noise P(h > 0) = Φ(a/scale). The gradient 1[h > 0] is exact for the noisy objective.
+
+    In evaluation mode h = E[h | a] where a > threshold, else 0. The 90 % quantile of `a` is
+    negative in a sparse layer, and max(0, a) above it would be zero almost everywhere.
+
+    Args:
+        noise: `"gaussian"` or `"logistic"`.
+        scale: the noise's scale; 1.0 worked best in the paper.
+        eval_mode: see `hardgate.Unit`.
+
+    Example:
+        >>> unit = NoisyRectifier("logistic")
+        >>> a = torch.full((4, 3), -2.0)
+        >>> tuple(unit(a).shape), bool((unit(a) >= 0).all())
+        ((4, 3), True)
+
+    References:
+        Bengio, Léonard & Courville 2013, §2.1.
+    """
+
+    unbiased = True
+    binary = False
+    off_gradient = "zero"
+
+    def __init__(
+        self,
+        noise: Literal["gaussian", "logistic"] = "gaussian",
+        scale: float = 1.0,
+        *,
+        eval_mode: EvalMode = "threshold",
+    ) -> None:
+        super().__init__(eval_mode=eval_mode)
+        self.noise = NOISES[one_of("noise", noise, tuple(NOISES))](scale)
+
+    def sample_noise(self, a: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return self.noise.sample(a, generator)
+
+    def sample(self, a: Tensor, noise: NoiseTensors) -> Tensor:
+        return functional.noisy_rectifier(a, single(noise))
+
+    def mean(self, a: Tensor) -> Tensor:
+        return self.noise.rectified(widen(a)).to(a.dtype)  # Prop. 1 (b)
+
+    def gate(self, a: Tensor) -> Tensor:
+        return self.mean(a) * (widen(a) > self.threshold)
+
+    def active_probability(self, a: Tensor) -> Tensor:
+        return self.noise.positive(widen(a)).to(a.dtype)  # Prop. 1 (a)
+
+    def inactive_probability(self, a: Tensor) -> Tensor:
+        return self.active_probability(-a)
+
+    def extra_repr(self) -> str:
+        return ", ".join(filter(None, [f"noise={self.noise!r}", super().extra_repr()]))

@@ -1,0 +1,85 @@
+"""The stochastic binary neuron (SBN; §3, Eq. 3, Theorem 1, Corollary 1)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from hardgate import functional
+from hardgate.baselines import BASELINES, Baseline
+from hardgate.functional import widen
+from hardgate.noise import uniform
+from hardgate.records import Records
+from hardgate.units._unit import EvalMode, NoiseTensors, Unit, one_of, single
+
+
+class StochasticBinary(Unit):
+    """h = 1 with probability σ(a), learning from the loss alone: no back-propagation into a.
+
+    `hardgate.score_loss(model, losses)` adds the term whose gradient at `a` is
+    (h - σ(a))(L - L̄_i), unbiased for any L̄_i that does not depend on h  (Theorem 1, Cor. 1).
+    A backward pass that reaches h without that term raises: its gradient would be zero.
+
+    In evaluation mode h = 1[a > threshold], differentiated as its mean σ(a).
+
+    Args:
+        baseline: L̄_i. `"optimal"`: the minimum-variance baseline of each unit, Cor. 1;
+            `"mean"`: the mean loss; None: none. Or a `hardgate.baselines.Baseline`.
+        decay: of the baseline's moving averages; the authors used 0.9.
+        eval_mode: see `hardgate.Unit`.
+
+    Example:
+        >>> import hardgate
+        >>> unit = StochasticBinary()
+        >>> a = torch.zeros(8, 3, requires_grad=True)
+        >>> losses = unit(a).sum(-1)
+        >>> (losses.mean() + hardgate.score_loss(unit, losses)).backward()
+        >>> tuple(a.grad.shape)
+        (8, 3)
+
+    References:
+        Bengio, Léonard & Courville 2013, §3; Williams 1992.
+    """
+
+    unbiased = True
+    needs_loss = True
+    binary = True
+    off_gradient = "score"
+
+    def __init__(
+        self,
+        baseline: Literal["optimal", "mean"] | Baseline | None = "optimal",
+        *,
+        decay: float = 0.9,
+        eval_mode: EvalMode = "threshold",
+    ) -> None:
+        super().__init__(eval_mode=eval_mode)
+        if isinstance(baseline, str):
+            baseline = BASELINES[one_of("baseline", baseline, tuple(BASELINES))](decay)
+        elif baseline is not None and not isinstance(baseline, Baseline):
+            raise TypeError(
+                "baseline expected 'optimal', 'mean', None or a hardgate.baselines.Baseline, "
+                f"got {type(baseline).__name__}."
+            )
+        self.baseline = baseline
+        self.records = Records()
+
+    def sample_noise(self, a: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return uniform(a, generator)
+
+    def sample(self, a: Tensor, noise: NoiseTensors) -> Tensor:
+        return self.records.watch(a, functional.stochastic_binary(a, single(noise)))
+
+    def mean(self, a: Tensor) -> Tensor:
+        return functional.sigmoid(a)
+
+    def gate(self, a: Tensor) -> Tensor:
+        return functional.threshold(a, self.threshold, sigmoid_derivative=True)
+
+    def active_probability(self, a: Tensor) -> Tensor:
+        return torch.sigmoid(widen(a)).to(a.dtype)
+
+    def inactive_probability(self, a: Tensor) -> Tensor:
+        return self.active_probability(-a)
