@@ -1,0 +1,17 @@
+"""The lab: toy problems with known answers, and what each unit's gradient makes of them."""
+
+from hardgate.lab.law import exact_objective, exact_unit_gradient, law
+from hardgate.lab.measure import Measurement, gradient_samples, measure, microseconds
+from hardgate.lab.problems import PROBLEMS, Problem
+
+__all__ = [
+    "PROBLEMS",
+    "Measurement",
+    "Problem",
+    "exact_objective",
+    "exact_unit_gradient",
+    "gradient_samples",
+    "law",
+    "measure",
+    "microseconds",
+]

@@ -1,0 +1,60 @@
+"""Toy losses f(h) of a few units, small enough that every true gradient is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A loss f: `[..., D]` → `[...]` and the point `logits` `[D]` at which it is differentiated."""
+
+    about: str
+    logits: Tensor
+    f: Callable[[Tensor], Tensor]
+
+
+def _numbers(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+_W = _numbers(1.5, -1.0, 0.7, 2.0)
+_MIX = torch.stack([_W, _W.flip(0), _W.roll(1), -_W.roll(2), _W * _W])  # [5, 4]
+_C = _numbers(1.0, -0.5, 0.8, 1.2, -0.3)
+_PAIR = torch.triu(_W.outer(_W.flip(0)), diagonal=1)
+
+
+def _multilinear(h: Tensor) -> Tensor:
+    """Σ w_i h_i + Σ_{i<j} v_ij h_i h_j + 2: linear in each h_i."""
+    return (_W.to(h) * h).sum(-1) + ((h @ _PAIR.to(h)) * h).sum(-1) + 2
+
+
+def _quadratic(h: Tensor) -> Tensor:
+    """(w·h - 1)²."""
+    return ((h * _W.to(h)).sum(-1) - 1).square()
+
+
+def _smooth(h: Tensor) -> Tensor:
+    """Σ_j c_j softplus(w_j·h + ½) + 3."""
+    return (_C.to(h) * softplus(h @ _MIX.to(h).T + 0.5)).sum(-1) + 3
+
+
+def _kinked(h: Tensor) -> Tensor:
+    """|w·h - ¼| + 1: not differentiable where w·h = ¼; three units, as quadratures feel kinks."""
+    return ((h * _W[:3].to(h)).sum(-1) - 0.25).abs() + 1
+
+
+_A = _numbers(0.4, -0.8, 1.2, -0.3)
+
+PROBLEMS = {
+    "multilinear": Problem("linear in each unit", _A, _multilinear),
+    "quadratic": Problem("quadratic in each unit", _A, _quadratic),
+    "smooth": Problem("a sum of softplus units", _A, _smooth),
+    "kinked": Problem("an absolute value", _A[:3], _kinked),
+    "sparse": Problem("the smooth loss with units on 10 % of the time", _A - 2.3, _smooth),
+}
