@@ -26,6 +26,7 @@ readme: $(INSTALLED)  ## write the generated tables into the README again
 	$(BIN)/hardgate facts --write README.md
 
 $(INSTALLED): pyproject.toml constraints.txt
+	@echo "Installing into .venv; torch is some 200 MB, so this takes a minute or two."
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@

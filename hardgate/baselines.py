@@ -92,7 +92,7 @@ class Baseline(LazyState, ABC):
         weighted = [w * L for w, L in zip(weights, losses, strict=True)]
         num = self.decay * self.numerator + _sum(weighted, units).to(self.numerator.dtype)
         den = self.decay * self.denominator + _sum(weights, units).to(self.denominator.dtype)
-        finite = (num + den).isfinite()  # one bad batch must not spoil all that follow
+        finite = num.isfinite()  # one bad batch must not spoil all that follow
         num, den = num.where(finite, self.numerator), den.where(finite, self.denominator)
         if torch.compiler.is_compiling():
             before, num, den = _at_once(before, num, den)

@@ -15,6 +15,10 @@ FORGOTTEN = (
     r"without the term that score_loss gives(.|\n)*reduction='none'"
     r"(.|\n)*\(losses.mean\(\) \+ hardgate.score_loss\(model, losses\)\).backward\(\)"
 )
+NO_PASS = (
+    r"no forward pass to charge(.|\n)*Call model\(x\) first, then score_loss once, on the same "
+    r"model object(.|\n)*hardgate.score_loss\(model, losses\)\).backward\(\)"
+)
 
 
 class Net(nn.Module):

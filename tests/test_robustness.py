@@ -498,3 +498,16 @@ def test_importing_has_no_side_effects() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["[]", "[]"]
+
+
+def test_import_is_quick() -> None:
+    """0.3 s beyond `import torch` is the bound; some 0.04 s is what it takes."""
+    code = (
+        "import torch, time; start = time.perf_counter(); import hardgate\n"
+        "print(time.perf_counter() - start)"
+    )
+    best = min(
+        float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+        for _ in range(3)
+    )
+    assert best < 0.3
