@@ -19,7 +19,8 @@ check: $(INSTALLED)  ## lint, format, types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(INSTALLED)  ## what a unit costs beside a sigmoid and a Bernoulli draw
+bench: $(INSTALLED)  ## the conditional layer against dense torch, and what a unit costs
+	$(BIN)/hardgate bench --json out/bench.json
 	$(BIN)/python benchmarks/units.py
 
 readme: $(INSTALLED)  ## write the generated tables into the README again

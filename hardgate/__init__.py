@@ -6,7 +6,16 @@ Computation*.
 """
 
 from hardgate import baselines, functional, noise
+from hardgate.conditional import (
+    ConditionalLinear,
+    ConditionalMLP,
+    FusedSGD,
+    Gater,
+    Telemetry,
+    start_gates_,
+)
 from hardgate.exact import exact_expectation, exact_gradient
+from hardgate.kernels.op import Path, last_path
 from hardgate.score import clear_scores, score_loss
 from hardgate.sparsity import (
     AdaptiveL1,
@@ -17,6 +26,7 @@ from hardgate.sparsity import (
     calibrate_thresholds,
     gate_statistics,
     max_norm_,
+    sparsity_loss,
 )
 from hardgate.units import (
     UNITS,
@@ -34,16 +44,22 @@ __version__ = "0.1.0"
 __all__ = [
     "UNITS",
     "AdaptiveL1",
+    "ConditionalLinear",
+    "ConditionalMLP",
     "Controller",
     "FiringRate",
+    "FusedSGD",
     "GateStatistics",
+    "Gater",
     "KLTarget",
     "NoisyRectifier",
+    "Path",
     "Rectifier",
     "Sigmoid",
     "StochasticBinary",
     "StochasticTimesSmooth",
     "StraightThrough",
+    "Telemetry",
     "Unit",
     "baselines",
     "calibrate_thresholds",
@@ -52,7 +68,10 @@ __all__ = [
     "exact_gradient",
     "functional",
     "gate_statistics",
+    "last_path",
     "max_norm_",
     "noise",
     "score_loss",
+    "sparsity_loss",
+    "start_gates_",
 ]

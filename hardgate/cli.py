@@ -1,4 +1,4 @@
-"""The command line: `hardgate compare`, `hardgate facts`."""
+"""The command line: `hardgate compare`, `hardgate bench`, `hardgate facts`."""
 
 from __future__ import annotations
 
@@ -104,6 +104,65 @@ def compare_command(
         console.print(f"{row.unit} is declared unbiased but is not on {row.problem}.", style="red")
     if wrong:
         raise typer.Exit(1)
+
+
+@app.command("bench")
+def bench_command(
+    seconds: Annotated[
+        float, typer.Option(min=0.05, max=60, help="Per comparison; the rivals take turns.")
+    ] = 0.8,
+    unit: Annotated[
+        list[str] | None,
+        typer.Option(help="Also time training steps with this unit; repeatable, or 'all'."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The folder of the figures.")] = Path("out"),
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write the timings here.", dir_okay=False)
+    ] = None,
+) -> None:
+    """Time the conditional layer against dense torch.
+
+    Rivals are interleaved in one process and compared by medians; equality with the dense layer is
+    asserted before anything is timed. Run it on an idle machine: only ratios within one run count.
+
+    Examples:
+
+        hardgate bench
+
+        hardgate bench --unit all --json out/bench.json
+    """
+    from hardgate.lab import bench
+    from hardgate.lab.bench_report import figures, tables
+
+    chosen = unit or ['NoisyRectifier("gaussian")']
+    chosen = list(UNITS) if "all" in chosen else chosen
+    unknown = [name for name in chosen if name not in UNITS]
+    if unknown:
+        raise typer.BadParameter(
+            f"{unknown[0]!r} is not a unit; expected 'all' or one of {', '.join(UNITS)}.",
+            param_hint="--unit",
+        )
+    for path in filter(None, (out / "bench-density.png", json_file)):
+        _writable(path)
+    start, timings = time.perf_counter(), []
+    measured = (
+        ("layers", bench.layers(seconds)),
+        ("densities", bench.densities(seconds / 2)),
+        ("widths", bench.widths(seconds)),
+        ("training steps", bench.steps(chosen, 2 * seconds)),
+    )
+    for name, rows in measured:
+        with console.status(f"timing {name} …"):
+            timings += list(rows)
+        console.print(f"timed {name}, {time.perf_counter() - start:.0f} s", highlight=False)
+    for each in tables(timings):
+        console.print(each)
+    written = [str(path) for path in figures(timings, out)]
+    if json_file is not None:
+        json_file.write_text(json.dumps(bench.record(timings), indent=1) + "\n")
+        written.append(str(json_file))
+    facts_ = ", ".join(f"{key} {value}" for key, value in bench.machine().items())
+    console.print(f"{facts_}\n→ {', '.join(written)}", highlight=False, soft_wrap=True)
 
 
 @app.command("facts")

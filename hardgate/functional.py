@@ -13,8 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from hardgate.kernels.op import conditional_linear, conditional_mlp
+
 __all__ = [
     "bernoulli",
+    "conditional_linear",
+    "conditional_mlp",
     "noisy_rectifier",
     "rectifier",
     "sigmoid",

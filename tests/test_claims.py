@@ -34,6 +34,8 @@ CLAIMS = {
     "StraightThrough()": Claim(False, True, "expert"),
     "StraightThrough(sigmoid_derivative=True)": Claim(False, True, "expert"),
     "StraightThrough(sample=False)": Claim(False, True, "expert"),
+    'StraightThrough(off_units="sampled")': Claim(False, True, "expert"),
+    'StraightThrough(off_units="ignore")': Claim(False, True, "zero"),
     "Rectifier()": Claim(True, False, "zero"),
     "Sigmoid()": Claim(True, False, "zero"),
     'Sigmoid("gaussian")': Claim(True, False, "zero"),

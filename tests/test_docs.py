@@ -58,6 +58,13 @@ def test_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("tensor(")
 
 
+def test_the_example_on_conditional_layers_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "conditional.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(compile(code, "conditional.md", "exec"), {})
+    assert "Path(" in capsys.readouterr().out
+
+
 def test_readme_table_is_generated() -> None:
     assert facts.embed(README) == README, "run `make readme`"
     with pytest.raises(ValueError, match="markers"):

@@ -2,6 +2,7 @@
 
 from hardgate.sparsity._controller import Controller
 from hardgate.sparsity.adaptive_l1 import AdaptiveL1
+from hardgate.sparsity.collect import Steered, sparsity_loss
 from hardgate.sparsity.firing_rate import FiringRate
 from hardgate.sparsity.kl_target import KLTarget
 from hardgate.sparsity.max_norm import max_norm_
@@ -14,7 +15,9 @@ __all__ = [
     "FiringRate",
     "GateStatistics",
     "KLTarget",
+    "Steered",
     "calibrate_thresholds",
     "gate_statistics",
     "max_norm_",
+    "sparsity_loss",
 ]

@@ -34,6 +34,8 @@ UNITS: dict[str, Callable[[], Unit]] = {
     "StraightThrough()": lambda: StraightThrough(),
     "StraightThrough(sigmoid_derivative=True)": lambda: StraightThrough(sigmoid_derivative=True),
     "StraightThrough(sample=False)": lambda: StraightThrough(sample=False),
+    'StraightThrough(off_units="sampled")': lambda: StraightThrough(off_units="sampled"),
+    'StraightThrough(off_units="ignore")': lambda: StraightThrough(off_units="ignore"),
     "Rectifier()": lambda: Rectifier(),
     "Sigmoid()": lambda: Sigmoid(),
     'Sigmoid("gaussian")': lambda: Sigmoid("gaussian"),

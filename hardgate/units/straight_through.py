@@ -1,6 +1,8 @@
-"""The straight-through estimator (ST; §4)."""
+"""The straight-through estimator (ST; §4), and what it spends on the units that are off."""
 
 from __future__ import annotations
+
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -8,7 +10,9 @@ from torch import Tensor
 from hardgate import functional
 from hardgate.functional import indicator, widen
 from hardgate.noise import uniform
-from hardgate.units._unit import EvalMode, NoiseTensors, Unit, single
+from hardgate.units._unit import EvalMode, NoiseTensors, Unit, one_of, single
+
+OffUnits = Literal["exact", "sampled", "ignore"]
 
 
 class StraightThrough(Unit):
@@ -17,10 +21,21 @@ class StraightThrough(Unit):
     Biased, simple, and the paper's best. It does *not* always have the right sign, not even in
     a single layer: f(h) = 4h³ - 6h² + h has f'(0) = f'(1) = 1 but f(1) - f(0) = -1.
 
+    It needs ∂L/∂h of units that are *off*, so what they gate has to be evaluated. With
+    `off_units="sampled"` the gradient of an off unit is kept with probability `off_rate` and then
+    weighs 1/off_rate, else it is zero: in expectation over that choice, given h, it is the exact
+    straight-through gradient, and a conditional layer evaluates only the units it keeps. One
+    uniform number u makes both choices: on where u < p, kept where u ≥ 1 - off_rate·(1-p), which
+    has the probability off_rate among those that are off.
+
     Args:
         sigmoid_derivative: multiply the gradient by σ'(a). Exact in expectation for losses that
             are linear in each h_i; worse in the paper's experiment.
         sample: False gives the deterministic hard threshold 1[a > 0].
+        off_units: `"exact"`: off units have their whole gradient; `"sampled"`: see above;
+            `"ignore"`: none, which is cheapest, adds bias, and leaves a dead unit dead.
+        off_rate: the fraction of off units that `"sampled"` keeps. In evaluation mode nothing is
+            drawn and it is exact.
         eval_mode: see `hardgate.Unit`.
 
     Example:
@@ -30,6 +45,8 @@ class StraightThrough(Unit):
         >>> h.sum().backward()
         >>> h.tolist(), a.grad.tolist()
         ([1.0, 0.0], [1.0, 1.0])
+        >>> StraightThrough(off_units="ignore").off_gradient
+        'zero'
 
     References:
         Bengio, Léonard & Courville 2013, §4; Hinton 2012, lecture 15b.
@@ -37,36 +54,70 @@ class StraightThrough(Unit):
 
     unbiased = False
     binary = True
-    off_gradient = "expert"
 
     def __init__(
         self,
         sigmoid_derivative: bool = False,
         sample: bool = True,
         *,
+        off_units: OffUnits = "exact",
+        off_rate: float = 0.1,
         eval_mode: EvalMode = "threshold",
     ) -> None:
         super().__init__(eval_mode=eval_mode)
         self.sigmoid_derivative = sigmoid_derivative
         self.samples = sample
+        self.off_units: OffUnits = one_of("off_units", off_units, get_args(OffUnits))
+        self.off_gradient = "zero" if off_units == "ignore" else "expert"
+        if not 0 < off_rate < 1:
+            raise ValueError(
+                "off_rate expected a fraction between 0 and 1, like 0.1, "
+                f"got {off_rate!r}. Write off_units='exact' for 1, off_units='ignore' for 0."
+            )
+        self.off_rate = float(off_rate)
 
     def sample_noise(self, a: Tensor, generator: torch.Generator | None = None) -> NoiseTensors:
-        return uniform(a, generator) if self.samples else ()
+        drawn = self.samples or self.off_units == "sampled"
+        return uniform(a, generator) if drawn else ()
 
     def sample(self, a: Tensor, noise: NoiseTensors) -> Tensor:
         if self.samples:
-            return functional.straight_through(
+            h = functional.straight_through(
                 a, single(noise), sigmoid_derivative=self.sigmoid_derivative
             )
-        return functional.threshold(a, sigmoid_derivative=self.sigmoid_derivative)
+        else:
+            h = functional.threshold(a, sigmoid_derivative=self.sigmoid_derivative)
+        if self.off_units == "sampled":
+            return _weigh(h, self.probe(a, noise).to(widen(h).dtype) / self.off_rate)
+        return self._ignore_off(h)
+
+    def probe(self, a: Tensor, noise: NoiseTensors | None) -> Tensor:
+        """Which units must be evaluated for their gradient though they are off: 1, else 0.
+
+        Args:
+            a: pre-activations `[..., D]`.
+            noise: what `unit(a, noise)` was given; None where it did not sample.
+
+        Returns:
+            a tensor in fp32 of the shape of `a`; what it holds where h is on does not matter.
+        """
+        if self.off_units != "sampled" or noise is None:
+            kept = 0.0 if self.off_units == "ignore" else 1.0
+            return torch.full_like(a, kept, dtype=torch.float32, requires_grad=False)
+        u = single(noise)
+        if not self.samples:
+            return (u < self.off_rate).float()
+        return (1 - u <= self.off_rate * torch.sigmoid(-widen(a.detach()))).float()
 
     def mean(self, a: Tensor) -> Tensor:
         if self.samples:
             return functional.sigmoid(a)
-        return functional.threshold(a, sigmoid_derivative=self.sigmoid_derivative)
+        return self._ignore_off(functional.threshold(a, sigmoid_derivative=self.sigmoid_derivative))
 
     def gate(self, a: Tensor) -> Tensor:
-        return functional.threshold(a, self.threshold, sigmoid_derivative=self.sigmoid_derivative)
+        return self._ignore_off(
+            functional.threshold(a, self.threshold, sigmoid_derivative=self.sigmoid_derivative)
+        )
 
     def active_probability(self, a: Tensor) -> Tensor:
         x = widen(a)
@@ -78,10 +129,22 @@ class StraightThrough(Unit):
         q = torch.sigmoid(-x)
         return (q if self.samples else indicator(x <= 0, q.detach())).to(a.dtype)
 
+    def _ignore_off(self, h: Tensor) -> Tensor:
+        return _weigh(h, 0.0) if self.off_units == "ignore" else h
+
     def extra_repr(self) -> str:
+        rate = f", off_rate={self.off_rate}" if self.off_units == "sampled" else ""
         options = {
             "sigmoid_derivative=True": self.sigmoid_derivative,
             "sample=False": not self.samples,
+            f"off_units={self.off_units!r}{rate}": self.off_units != "exact",
             super().extra_repr(): True,
         }
         return ", ".join(option for option, said in options.items() if said and option)
+
+
+def _weigh(h: Tensor, off: Tensor | float) -> Tensor:
+    """h bit for bit, its gradient multiplied by `off` where h is zero."""
+    value = h.detach()
+    weight = torch.where(value != 0, 1.0, off)
+    return value + (weight * (h - value)).to(h.dtype)

@@ -1,0 +1,113 @@
+"""What the conditional layers share: a gater, its experts, and what the last pass did."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch._C import _functorch as functorch
+
+from hardgate.conditional.gater import Gater, Init, at_least_one
+from hardgate.conditional.telemetry import Telemetry, measure
+from hardgate.kernels.op import Backend, Path, last_path
+from hardgate.kernels.update import Update
+from hardgate.sparsity._controller import Controller
+from hardgate.units import Unit
+from hardgate.units._unit import one_of
+
+Activation = Literal["linear", "relu"]
+
+
+class ConditionalLayer(nn.Module, ABC):
+    """Experts, each computed only where its gate is not zero."""
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        bottleneck: int,
+        unit: Unit,
+        *,
+        block_size: int,
+        backend: Backend,
+        activation: Activation,
+        rate: float,
+        sparsity: Controller | None,
+        init: Init,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__()
+        at_least_one("block_size", block_size)
+        if at_least_one("hidden_features", hidden_features) % block_size:
+            raise ValueError(
+                f"block_size={block_size} expected a multiple of it as the number of experts, got "
+                f"{hidden_features}. Write {-(-hidden_features // block_size) * block_size}."
+            )
+        self.block_size = block_size
+        self.backend: Backend = one_of("backend", backend, get_args(Backend))
+        self.activation: Activation = one_of("activation", activation, get_args(Activation))
+        self.gater = Gater(
+            in_features,
+            hidden_features // block_size,
+            bottleneck,
+            unit,
+            rate=rate,
+            sparsity=sparsity,
+            init=init,
+            device=device,
+            dtype=dtype,
+        )
+        self.experts = nn.Linear(in_features, hidden_features, device=device, dtype=dtype)
+        self.update: Update | None = None  # set by FusedSGD
+        self._last: tuple[Tensor, Path | None] | None = None
+
+    @abstractmethod
+    def forward(self, x: Tensor) -> Tensor:
+        """The layer's output for x `[..., in_features]`."""
+
+    @abstractmethod
+    def fan_out(self) -> int:
+        """How many outgoing weights each expert has."""
+
+    def telemetry(self) -> Telemetry:
+        """What the last forward pass did: density, active examples, multiplications, the path.
+
+        Computed here, from the gates of the last pass in eager mode; nothing else is kept.
+        """
+        if self._last is None:
+            raise RuntimeError(
+                "telemetry expected a forward pass before it, outside of torch.compile and "
+                "torch.func. Call layer(x) first."
+            )
+        gates, path = self._last
+        hidden, output = self.gater.hidden.weight, self.gater.output.weight
+        return measure(
+            gates,
+            gater=hidden.numel() + output.numel(),
+            expert=self.experts.in_features + self.fan_out(),
+            block=self.block_size,
+            path=path,
+        )
+
+    def _note(self, gates: Tensor) -> None:
+        if torch.compiler.is_compiling() or functorch.is_functorch_wrapped_tensor(gates):
+            return
+        self._last = (gates.detach(), last_path())
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_last": None}
+
+    def extra_repr(self) -> str:
+        options = f"block_size={self.block_size}, backend={self.backend!r}"
+        return f"{options}, activation={self.activation!r}"
+
+
+@torch.no_grad()
+def glorot_(layer: nn.Linear) -> nn.Linear:
+    """In place: weights uniform ±√(6/(fan_in + fan_out)), biases zero, as the authors' experts."""
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer

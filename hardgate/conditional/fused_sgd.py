@@ -1,0 +1,105 @@
+"""SGD that changes the weights of conditional layers inside the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hardgate.conditional._layer import ConditionalLayer
+from hardgate.conditional.gater import Gater
+from hardgate.kernels.update import Step, Update
+from hardgate.sparsity._controller import positive
+from hardgate.sparsity.max_norm import max_norm_
+
+
+class FusedSGD(torch.optim.SGD):
+    """w ← w - lr·∂L/∂w, for the experts and gates while the backward pass has them at hand.
+
+    The gradients of those weights are never stored: only rows of units that were on are touched.
+    All other parameters get an ordinary step in `step()`. A learning-rate scheduler works as with
+    any optimiser. What it cannot do, it refuses or says: one backward pass per step (no
+    accumulation, no layer used twice), no DistributedDataParallel, no momentum or weight decay,
+    eager mode only. Gradient clipping does not see those weights, and a loss that is NaN has
+    changed them by the time you look: check it before `backward()`.
+
+    Args:
+        model: contains `ConditionalMLP`s, `ConditionalLinear`s or `Gater`s, in fp32 or fp64.
+        lr: the learning rate.
+        max_norm: limit the norm of every unit's incoming weights, as `max_norm_` does after each
+            step; None for no limit.
+
+    Example:
+        >>> from hardgate import ConditionalMLP, NoisyRectifier
+        >>> model = ConditionalMLP(8, 20, 3, bottleneck=4, unit=NoisyRectifier())
+        >>> optimiser, before = FusedSGD(model, lr=0.1), model.experts.weight.clone()
+        >>> model(torch.randn(5, 8)).square().mean().backward()
+        >>> optimiser.step()
+        >>> bool((model.experts.weight != before).any()), model.experts.weight.grad
+        (True, None)
+    """
+
+    def __init__(self, model: nn.Module, lr: float, *, max_norm: float | None = None) -> None:
+        super().__init__(model.parameters(), lr=positive("lr", lr), foreach=True)
+        self.max_norm = None if max_norm is None else positive("max_norm", max_norm)
+        self._model = model
+        self._updates: list[Update] = []
+        for module in model.modules():
+            if isinstance(module, (ConditionalLayer, Gater)):
+                _check(module)
+                module.update = Update(self._fused_step)
+                self._updates.append(module.update)
+        if not self._updates:
+            raise ValueError(
+                "FusedSGD found no ConditionalMLP, ConditionalLinear or Gater in this model. "
+                "Use torch.optim.SGD."
+            )
+
+    def _fused_step(self) -> Step:
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            raise RuntimeError(
+                "FusedSGD expected one process: it changes weights before their gradients could "
+                "be averaged over processes. Use torch.optim.SGD."
+            )
+        return Step(self.param_groups[0]["lr"], self.max_norm or 0.0)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        """Step all other parameters, limit norms, and allow the next backward pass."""
+        if closure is not None:
+            raise RuntimeError("FusedSGD takes no closure: write backward(), then step().")
+        for group in self.param_groups:
+            others = [p for p in group["params"] if p.grad is not None]
+            if others:
+                torch._foreach_add_(others, [p.grad for p in others], alpha=-group["lr"])
+        if self.max_norm is not None:
+            for module in self._model.modules():
+                if isinstance(module, nn.Linear) and module.weight.grad is not None:
+                    max_norm_(module, self.max_norm)
+            for module in self._model.modules():
+                out = getattr(module, "out", None)
+                if isinstance(module, ConditionalLayer) and isinstance(out, nn.Linear):
+                    max_norm_(out, self.max_norm)
+        for update in self._updates:
+            update.renew()
+
+    def detach(self) -> None:
+        """Give the layers back to ordinary optimisers."""
+        for module in self._model.modules():
+            if isinstance(module, (ConditionalLayer, Gater)):
+                module.update = None
+
+
+def _check(module: nn.Module) -> None:
+    for name, parameter in module.named_parameters():
+        if parameter.dtype not in (torch.float32, torch.float64) or _not_on_cpu(parameter):
+            raise TypeError(
+                f"FusedSGD expected fp32 or fp64 weights on the CPU, got {parameter.dtype} on "
+                f"{parameter.device} for {name}. Use torch.optim.SGD."
+            )
+
+
+def _not_on_cpu(parameter: Tensor) -> bool:
+    return parameter.device.type != "cpu"

@@ -1,0 +1,165 @@
+"""The gater: the network that decides which experts are computed (§5, Fig. 1, left)."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from hardgate.conditional.start import sparse_, starting_bias
+from hardgate.kernels.gate_linear import gate_linear
+from hardgate.kernels.update import Update
+from hardgate.sparsity._controller import Controller, fraction
+from hardgate.sparsity.collect import Steered
+from hardgate.units import NoisyRectifier, Rectifier, StraightThrough, Unit
+from hardgate.units._unit import NoiseTensors, one_of
+
+Init = Literal["auto", "uniform", "sparse"]
+
+_EXAMPLES = 200  # N(0, 1) inputs on which the starting biases are found
+
+
+class Gater(Steered):
+    """gates = unit(V tanh(U x + c) + d): through a bottleneck to one gate per expert or block.
+
+    Weights start as in the authors' runs: U uniform ±√(6/(fan_in + fan_out)), V four times
+    that; for rectifiers V is sparse, 15 weights N(0, 1) per gate. c = 0, and each bias in d is the
+    one at which P(gate ≠ 0) averages to `rate` over N(0, 1) inputs; `start_(x)` finds it for
+    yours, `hardgate.start_gates_(model, x)` for a stack. Units that are never off (`Sigmoid`)
+    start at d = 0.
+
+    Args:
+        in_features: the width of x.
+        gates: the number of gates.
+        bottleneck: the width of the hidden layer; 400 for 2000 gates in the paper. The gater is
+            computed densely, so this bounds what a conditional layer can save.
+        unit: a unit of its own for each gater.
+        rate: the fraction of gates that are on at the start.
+        sparsity: a controller that keeps them there; `hardgate.sparsity_loss(model)` collects its
+            penalty.
+        init: of V. `"uniform"`, `"sparse"`, or `"auto"`: sparse for `NoisyRectifier` and
+            `Rectifier`.
+        device, dtype: of the weights.
+
+    Example:
+        >>> from hardgate import KLTarget, StraightThrough
+        >>> gater = Gater(8, 100, 4, StraightThrough(), sparsity=KLTarget(0.1, weight=0.01))
+        >>> tuple(gater(torch.randn(5, 8)).shape)
+        (5, 100)
+
+    References:
+        Bengio, Léonard & Courville 2013, §5 and App. A.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        gates: int,
+        bottleneck: int,
+        unit: Unit,
+        *,
+        rate: float = 0.1,
+        sparsity: Controller | None = None,
+        init: Init = "auto",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(sparsity)
+        if not isinstance(unit, Unit):
+            raise TypeError(
+                f"unit expected a hardgate unit, got {unit!r}. "
+                "Write unit=hardgate.StraightThrough()."
+            )
+        sizes = {"in_features": in_features, "gates": gates, "bottleneck": bottleneck}
+        for name, size in sizes.items():
+            at_least_one(name, size)
+        self.rate = fraction("rate", rate)
+        self.init: Init = one_of("init", init, get_args(Init))
+        self.hidden = nn.Linear(in_features, bottleneck, device=device, dtype=dtype)
+        self.output = nn.Linear(bottleneck, gates, device=device, dtype=dtype)
+        self.unit = unit
+        self.update: Update | None = None  # set by FusedSGD
+        self.reset_parameters()
+
+    def forward(
+        self, x: Tensor, *, with_probe: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor | None]:
+        """The gates for inputs x.
+
+        Args:
+            x: `[..., in_features]`.
+            with_probe: return the probe as well, which `functional.conditional_mlp` takes: which
+                experts the unit needs evaluated for its gradient though their gate is off.
+
+        Returns:
+            the gates `[..., gates]`, or (gates, probe); the probe is None where no expert that is
+            off is needed.
+        """
+        a = self.pre_activation(x)
+        sampling = self.unit.training or self.unit.eval_mode == "sample"
+        noise = self.unit.sample_noise(a) if sampling else None
+        h: Tensor = self.unit(a, noise)
+        self.steer(self.unit, a, h)
+        return (h, _probe(self.unit, a, noise)) if with_probe else h
+
+    def pre_activation(self, x: Tensor) -> Tensor:
+        """a = V tanh(U x + c) + d."""
+        if x.shape[-1:] != (self.hidden.in_features,):
+            raise ValueError(
+                f"expected x of shape [..., {self.hidden.in_features}], got {tuple(x.shape)}."
+            )
+        z = torch.tanh(self.hidden(x))
+        return gate_linear(z, self.output.weight, self.output.bias, self.update)
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw the weights anew, and start at `rate` on N(0, 1) inputs."""
+        rectifier = isinstance(self.unit, (NoisyRectifier, Rectifier))
+        nn.init.xavier_uniform_(self.hidden.weight)
+        nn.init.zeros_(self.hidden.bias)
+        if self.init == "sparse" or (self.init == "auto" and rectifier):
+            sparse_(self.output.weight)
+        else:
+            nn.init.xavier_uniform_(self.output.weight, gain=4.0)
+        if self.output.weight.is_meta:
+            nn.init.zeros_(self.output.bias)
+        else:
+            weight = self.hidden.weight
+            self.start_(weight.new_empty(_EXAMPLES, weight.shape[1]).normal_())
+
+    @torch.no_grad()
+    def start_(self, x: Tensor) -> Gater:
+        """Set the gates' biases, in place, so that each is on for a fraction `rate` of `x`.
+
+        Args:
+            x: `[..., in_features]`, some hundred examples of what the layer will see.
+
+        Returns:
+            the gater.
+        """
+        nn.init.zeros_(self.output.bias)
+        a = self.pre_activation(x).reshape(-1, self.output.out_features)
+        self.output.bias.copy_(starting_bias(self.unit, a, self.rate))
+        return self
+
+    def extra_repr(self) -> str:
+        return f"rate={self.rate}, init={self.init!r}"
+
+
+def _probe(unit: Unit, a: Tensor, noise: NoiseTensors | None) -> Tensor | None:
+    """Which experts the unit's gradient needs though they are off; weights stay with the unit."""
+    if not torch.is_grad_enabled():
+        return None
+    if unit.off_gradient == "expert" and isinstance(unit, StraightThrough):
+        return unit.probe(a, noise)
+    # The deterministic counterpart of a unit that learns from the loss is back-propagated.
+    deterministic = unit.off_gradient == "score" and noise is None
+    return torch.ones_like(a) if unit.off_gradient == "expert" or deterministic else None
+
+
+def at_least_one(name: str, size: int) -> int:
+    """`size`, or an error if it is not a positive whole number."""
+    if not isinstance(size, int) or size < 1:
+        raise ValueError(f"{name} expected a whole number of at least 1, got {size!r}.")
+    return size

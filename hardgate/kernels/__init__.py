@@ -1,0 +1,1 @@
+"""How the conditional layer is computed: the definition, dense products, kernels that skip."""

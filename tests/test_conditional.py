@@ -1,0 +1,521 @@
+"""The conditional layers: what they compute, how they start, that they train and are stored."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+import pickle
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import hardgate
+from hardgate import (
+    UNITS,
+    AdaptiveL1,
+    FiringRate,
+    KLTarget,
+    NoisyRectifier,
+    Rectifier,
+    Sigmoid,
+    StochasticBinary,
+    StochasticTimesSmooth,
+    StraightThrough,
+    Unit,
+)
+from hardgate.conditional import ConditionalLinear, ConditionalMLP, Gater, start_gates_
+from hardgate.conditional.unit_major import UnitMajorLinear
+from hardgate.kernels.op import Path
+from hardgate.noise import Beta
+from hardgate.sparsity.collect import sparsity_loss
+
+CASES: dict[str, Callable[[], Unit]] = {
+    **UNITS,
+    "StochasticTimesSmooth(noise=Beta(40.1))": lambda: StochasticTimesSmooth(noise=Beta(40.1)),
+}
+NEVER_OFF = {"Sigmoid()", 'Sigmoid("gaussian")'}
+
+each_unit = pytest.mark.parametrize("name", CASES)
+each_block = pytest.mark.parametrize("block_size", [1, 16])
+each_activation = pytest.mark.parametrize("activation", ["linear", "relu"])
+
+
+def mlp(unit: Unit | None = None, *sizes: int, **options: Any) -> ConditionalMLP:
+    torch.manual_seed(0)
+    sizes = sizes or (6, 32, 3)
+    options = {"bottleneck": 5, **options}
+    return ConditionalMLP(*sizes, unit=unit or StraightThrough(), **options)
+
+
+def dense(layer: ConditionalMLP | ConditionalLinear, x: Tensor, gates: Tensor) -> Tensor:
+    """The same network from `nn.Linear`s, with every expert computed."""
+    experts = nn.Linear(layer.experts.in_features, layer.experts.out_features)
+    experts.load_state_dict(layer.experts.state_dict())
+    h = experts(x).relu() if layer.activation == "relu" else experts(x)
+    h = h * gates.repeat_interleave(layer.block_size, dim=-1)
+    if isinstance(layer, ConditionalLinear):
+        gated: Tensor = h
+        return gated
+    out = nn.Linear(layer.out.in_features, layer.out.out_features)
+    out.load_state_dict(layer.out.state_dict())
+    y: Tensor = out(h)
+    return y
+
+
+# --- what they compute ----------------------------------------------------------------------
+
+
+@each_block
+@pytest.mark.parametrize("shape", [(6,), (0, 6), (7, 6), (2, 3, 6)])
+def test_shapes(shape: tuple[int, ...], block_size: int) -> None:
+    x = torch.randn(shape)
+    assert mlp(block_size=block_size)(x).shape == (*shape[:-1], 3)
+    linear = ConditionalLinear(6, 32, bottleneck=5, unit=StraightThrough(), block_size=block_size)
+    assert linear(x).shape == (*shape[:-1], 32)
+
+
+@each_activation
+@each_block
+@each_unit
+def test_equals_the_dense_composition(name: str, block_size: int, activation: str) -> None:
+    """Values and all gradients, with the same draw, in training and in evaluation mode."""
+    layer = mlp(CASES[name](), block_size=block_size, activation=activation, rate=0.4)
+    x = torch.randn(9, 6, requires_grad=True)
+    leaves = {"x": x, **dict(layer.named_parameters())}
+
+    def run(network: Callable[[Tensor], Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        torch.manual_seed(3)
+        losses = network(x).pow(2).sum(-1)
+        total = losses.mean() + score(layer, losses)
+        gradients = torch.autograd.grad(total, list(leaves.values()))
+        return losses.detach(), dict(zip(leaves, gradients, strict=True))
+
+    for mode in (True, False):
+        layer.train(mode)
+        torch.testing.assert_close(run(layer), run(lambda z: plain(layer, z)))
+
+
+def plain(layer: ConditionalMLP, x: Tensor) -> Tensor:
+    """The dense composition on the layer's own parameters, differentiated by autograd alone."""
+    gates = layer.gater(x).repeat_interleave(layer.block_size, dim=-1)
+    h = layer.experts(x)
+    y: Tensor = layer.out((h.relu() if layer.activation == "relu" else h) * gates)
+    return y
+
+
+def score(layer: nn.Module, losses: Tensor) -> Tensor:
+    return hardgate.score_loss(layer, losses, update_baselines=False)
+
+
+@each_block
+def test_conditional_linear_is_the_gated_linear(block_size: int) -> None:
+    torch.manual_seed(0)
+    layer = ConditionalLinear(6, 32, bottleneck=5, unit=Rectifier(), block_size=block_size)
+    x = torch.randn(4, 6)
+    gates = layer.gater(x)
+    torch.testing.assert_close(layer(x), dense(layer, x, gates))
+    assert (layer(x)[gates.repeat_interleave(block_size, dim=-1) == 0] == 0).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_dtypes(dtype: torch.dtype) -> None:
+    layer = mlp(dtype=dtype)
+    x = torch.randn(4, 6, dtype=dtype)
+    y = layer(x)
+    y.sum().backward()
+    assert y.dtype == dtype
+    assert all(p.grad is not None and p.grad.dtype == dtype for p in layer.parameters())
+    assert layer.out.weight.T.is_contiguous()
+
+
+# --- that they train ------------------------------------------------------------------------
+
+
+@each_block
+@each_unit
+def test_one_step_reaches_gater_and_experts(name: str, block_size: int) -> None:
+    layer = mlp(CASES[name](), 6, 64, 3, block_size=block_size, rate=0.3)
+    x, y = torch.randn(32, 6), torch.randn(32, 3)
+    optimiser = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+    before = {n: p.detach().clone() for n, p in layer.named_parameters()}
+    losses = (layer(x) - y).square().mean(-1)
+    (losses.mean() + hardgate.score_loss(layer, losses)).backward()
+    optimiser.step()
+    for n, p in layer.named_parameters():
+        assert p.grad is not None
+        assert p.grad.isfinite().all()
+        assert not torch.equal(p, before[n]), n
+    assert layer.out.weight.T.is_contiguous()
+
+
+@each_unit
+@pytest.mark.parametrize("depth", [2, 3])
+def test_gradients_reach_the_bottom_of_a_stack(name: str, depth: int) -> None:
+    torch.manual_seed(0)
+    stack = nn.Sequential(
+        *(
+            ConditionalMLP(6, 40, 6, bottleneck=5, unit=CASES[name](), rate=0.3)
+            for _ in range(depth)
+        )
+    )
+    x = torch.randn(32, 6)
+    losses = start_gates_(stack, x)(x).square().sum(-1)
+    (losses.mean() + hardgate.score_loss(stack, losses)).backward()
+    bottom = stack[0]
+    assert isinstance(bottom, ConditionalMLP)
+    for p in bottom.parameters():
+        assert p.grad is not None
+        assert p.grad.isfinite().all()
+        assert p.grad.abs().sum() > 0
+
+
+def test_a_stack_of_conditional_linears_learns() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(256, 8)
+    y = (x[:, 0] * x[:, 1]).sign().unsqueeze(-1)
+    model = nn.Sequential(
+        ConditionalLinear(8, 64, bottleneck=16, unit=StraightThrough(off_units="sampled")),
+        ConditionalMLP(64, 64, 1, bottleneck=16, unit=NoisyRectifier(), activation="relu"),
+    )
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
+    losses = []
+    for _ in range(150):
+        loss = (model(x) - y).square().mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    assert sum(losses[-10:]) / 10 < 0.6 * losses[0]
+
+
+def test_thresholds_are_calibrated_through_a_stack() -> None:
+    torch.manual_seed(0)
+    stack = nn.Sequential(*(mlp(None, 6, 50, 6) for _ in range(2)))
+    reached = hardgate.calibrate_thresholds(stack, [torch.randn(64, 6)], rate=0.2)
+    assert reached == {n: pytest.approx(0.2, abs=0.01) for n in ("0.gater.unit", "1.gater.unit")}
+
+
+# --- how they start -------------------------------------------------------------------------
+
+
+def test_weights_start_as_the_paper_did() -> None:
+    layer = mlp(None, 60, 200, 10, bottleneck=50)
+    within = {
+        layer.experts: math.sqrt(6 / 260),
+        layer.out: math.sqrt(6 / 210),
+        layer.gater.hidden: math.sqrt(6 / 110),
+        layer.gater.output: 4 * math.sqrt(6 / 250),
+    }
+    for linear, bound in within.items():
+        assert 0.95 * bound < linear.weight.abs().max() <= bound
+        assert linear.weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.1)
+    for linear in (layer.experts, layer.out, layer.gater.hidden):
+        assert (linear.bias == 0).all()
+
+
+@pytest.mark.parametrize("unit", [NoisyRectifier(), Rectifier()])
+def test_rectifiers_start_sparse(unit: Unit) -> None:
+    weight = Gater(60, 200, 50, unit).output.weight
+    assert ((weight != 0).sum(1) == 15).all()
+    assert weight[weight != 0].std().item() == pytest.approx(1.0, rel=0.05)
+    assert ((Gater(6, 20, 5, unit).output.weight != 0).sum(1) == 5).all()
+    assert (Gater(60, 200, 50, unit, init="uniform").output.weight != 0).all()
+    assert ((Gater(60, 9, 50, Sigmoid(), init="sparse").output.weight != 0).sum(1) == 15).all()
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+@each_unit
+def test_starts_at_the_target_rate(name: str, rate: float) -> None:
+    torch.manual_seed(1)
+    gater = Gater(30, 200, 20, CASES[name](), rate=rate)
+    density = (gater(torch.randn(2000, 30)) != 0).float().mean().item()
+    if name in NEVER_OFF:
+        assert density == 1
+        assert (gater.output.bias == 0).all()
+    else:
+        assert density == pytest.approx(rate, abs=0.02)
+
+
+def test_starts_at_the_target_rate_on_given_data() -> None:
+    torch.manual_seed(1)
+    x = 0.1 * torch.randn(500, 30) + 0.2  # not N(0, 1)
+    gater = Gater(30, 200, 20, NoisyRectifier())
+    assert abs((gater(x) != 0).float().mean().item() - 0.1) > 0.02
+    assert gater.start_(x) is gater
+    p = gater.unit.active_probability(gater.pre_activation(x)).mean(0)
+    torch.testing.assert_close(p, torch.full((200,), 0.1), atol=1e-4, rtol=0)
+
+
+def test_meta_device_and_reset() -> None:
+    layer = mlp(device="meta").to_empty(device="cpu")
+    layer.reset_parameters()
+    assert layer(torch.randn(4, 6)).isfinite().all()
+    assert layer.out.weight.T.is_contiguous()
+    linear = ConditionalLinear(6, 32, bottleneck=5, unit=Rectifier())
+    before = linear.experts.weight.clone()
+    linear.reset_parameters()
+    assert not torch.equal(linear.experts.weight, before)
+
+
+def test_a_stack_is_started_from_the_bottom_up() -> None:
+    torch.manual_seed(0)
+    stack = nn.Sequential(*(mlp(NoisyRectifier(), 6, 200, 6) for _ in range(3)))
+    x = 0.1 * torch.randn(500, 6)
+    assert start_gates_(stack, x) is stack
+    stack(x)
+    for layer in stack:
+        assert isinstance(layer, ConditionalMLP)
+        assert layer.telemetry().density == pytest.approx(0.1, abs=0.02)
+        assert not layer.gater._forward_pre_hooks
+    with pytest.raises(ValueError, match=r"found no hardgate\.Gater"):
+        start_gates_(nn.Linear(2, 2), x)
+
+
+# --- how they are stored --------------------------------------------------------------------
+
+
+def test_state_dict_is_that_of_linears() -> None:
+    layer = mlp()
+    experts, out = nn.Linear(6, 32), nn.Linear(32, 3)
+    layer.experts.load_state_dict(experts.state_dict())
+    layer.out.load_state_dict(out.state_dict())
+    x, gates = torch.randn(5, 6), torch.ones(5, 32)
+    torch.testing.assert_close(dense(layer, x, gates), out(experts(x)))
+    keys = {k: tuple(v.shape) for k, v in layer.state_dict().items() if "gater" not in k}
+    shapes = {"experts.weight": (32, 6), "experts.bias": (32,), "out.weight": (3, 32)}
+    assert keys == {**shapes, "out.bias": (3,)}
+    assert all(v.is_contiguous() for v in layer.state_dict().values())  # safetensors insists
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_state_dict_round_trip(assign: bool) -> None:
+    one, other = mlp(), mlp().requires_grad_(False).requires_grad_(True)
+    other.reset_parameters()
+    other.load_state_dict(one.state_dict(), assign=assign)
+    other.zero_grad()
+    x = torch.randn(5, 6)
+    torch.testing.assert_close(other.eval()(x), one.eval()(x))
+    assert other.out.weight.T.is_contiguous()
+    other(x).sum().backward()
+    assert other.out.weight.grad is not None
+    assert other.out.weight.grad.stride() == other.out.weight.stride()
+
+
+@pytest.mark.parametrize("form", ["deepcopy", "pickle", "save", "double"])
+def test_copies(form: str) -> None:
+    """After a forward pass too: neither its graph nor its gates go along."""
+    layer = mlp(sparsity=KLTarget(0.1, weight=1.0)).double()
+    x = torch.randn(5, 6).double()
+    layer(x)
+    if form == "save":
+        torch.save(layer, buffer := io.BytesIO())
+        buffer.seek(0)
+        other = torch.load(buffer, weights_only=False)
+    else:
+        copies = {"deepcopy": copy.deepcopy, "double": lambda m: copy.deepcopy(m).float().double()}
+        other = copies.get(form, lambda m: pickle.loads(pickle.dumps(m)))(layer)
+    torch.testing.assert_close(other.eval()(x), layer.eval()(x), atol=1e-5, rtol=1e-5)
+    assert other.out.weight.T.is_contiguous()
+    assert sparsity_loss(other) == 0
+    assert sparsity_loss(layer) > 0
+
+
+def test_layout_survives_every_optimiser() -> None:
+    for make in (torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop):
+        layer = UnitMajorLinear(4, 3)
+        twin = nn.Linear(4, 3)
+        twin.load_state_dict(layer.state_dict())
+        x = torch.randn(5, 4)
+        for module in (layer, twin):
+            optimiser = make(module.parameters(), lr=0.1)
+            for _ in range(2):
+                optimiser.zero_grad()
+                module(x).square().sum().backward()
+                optimiser.step()
+        torch.testing.assert_close(layer.weight, twin.weight)
+        assert layer.weight.T.is_contiguous()
+
+
+# --- sparsity -------------------------------------------------------------------------------
+
+
+def test_sparsity_loss_is_the_controllers_penalties() -> None:
+    first, second = KLTarget(0.1, weight=0.3), AdaptiveL1(0.1, weight=0.5)
+    stack = nn.Sequential(
+        mlp(None, 6, 20, 6, sparsity=first, rate=0.4),
+        mlp(None, 6, 20, 6),  # without one
+        mlp(NoisyRectifier(), 6, 20, 6, sparsity=second),
+    )
+    seen: dict[Unit, tuple[Tensor, Tensor]] = {}
+    for m in stack.modules():
+        if isinstance(m, Unit):
+            m.register_forward_hook(lambda m, args, h: seen.update({m: (args[0], h)}))
+    weight = second.weight.clone()
+    stack(torch.randn(8, 6))
+    assert second.weight != weight  # it was moved, once
+    second.weight.copy_(weight)
+    units = [m for m in stack.modules() if isinstance(m, Unit)]
+    by_hand = first(units[0], *seen[units[0]]) + second(units[2], *seen[units[2]])
+    total = sparsity_loss(stack)
+    torch.testing.assert_close(total, by_hand)
+    total.backward()
+    gradient = stack.get_parameter("0.gater.output.bias").grad
+    assert gradient is not None
+    assert gradient.abs().sum() > 0
+
+
+def test_sparsity_loss_counts_the_last_pass_once() -> None:
+    layer = mlp(sparsity=KLTarget(0.1, weight=1.0), rate=0.4)
+    x = torch.randn(5, 6)
+    layer(x)
+    layer(3 * x)
+    penalty = sparsity_loss(layer)
+    layer(3 * x)
+    torch.testing.assert_close(sparsity_loss(layer), penalty)
+    with pytest.raises(RuntimeError, match=r"sparsity_loss found no penalty.*since the last"):
+        sparsity_loss(layer)
+    with torch.no_grad():
+        layer(x)
+    with pytest.raises(RuntimeError, match="with gradients enabled"):
+        sparsity_loss(layer)
+    layer.eval()(x)
+    assert sparsity_loss(layer) == 0
+    assert sparsity_loss(mlp()) == 0  # nothing is steered
+
+
+def test_forgetting_sparsity_loss_is_noticed() -> None:
+    layer = mlp(None, 2, 4, 2, bottleneck=2, sparsity=KLTarget(0.1, weight=1.0))
+    x = torch.randn(1, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(99):
+            layer(x)
+    with pytest.warns(UserWarning, match=r"never collected.*\n.*hardgate.sparsity_loss\(model\)"):
+        layer(x)
+
+
+def test_checkpointing_moves_a_controller_once() -> None:
+    control = FiringRate(0.1)
+    layer = mlp(sparsity=control)
+    x = torch.randn(5, 6, requires_grad=True)
+    y = checkpoint(layer, x, use_reentrant=False)
+    average = control.firing.clone()
+    (y.sum() + sparsity_loss(layer)).backward()
+    assert torch.equal(control.firing, average)
+    assert control.training
+
+
+def test_a_firing_rate_controller_can_be_given_the_output_layer() -> None:
+    layer = mlp(rate=0.5)
+    layer.gater.sparsity = FiringRate(0.1, layer.gater.output)
+    layer(torch.randn(64, 6))
+    sparsity_loss(layer).backward()
+    push = layer.gater.output.bias.grad
+    assert push is not None
+    assert (push > 0).all()
+    assert layer.gater.output.weight.grad is None
+
+
+def test_a_controller_holds_the_target_while_a_layer_trains() -> None:
+    torch.manual_seed(0)
+    layer = mlp(None, 8, 60, 2, bottleneck=8, rate=0.5, sparsity=KLTarget(0.1, weight=0.1))
+    optimiser = torch.optim.SGD(layer.parameters(), lr=0.1)
+    x = torch.randn(64, 8)
+    for _ in range(300):
+        optimiser.zero_grad()
+        (layer(x).square().mean() + sparsity_loss(layer)).backward()
+        optimiser.step()
+    assert layer.telemetry().density == pytest.approx(0.1, abs=0.04)
+
+
+# --- telemetry ------------------------------------------------------------------------------
+
+
+def open_gates(layer: ConditionalMLP | ConditionalLinear, x: Tensor) -> None:
+    """Gate i is on where x_0 > i: a threshold on a known input."""
+    gater, gates = layer.gater, layer.gater.output.out_features
+    nn.init.zeros_(gater.hidden.weight)
+    nn.init.zeros_(gater.output.weight)
+    gater.hidden.weight.data[0, 0] = 1e-3
+    gater.output.weight.data[:, 0] = 1e3
+    gater.output.bias.data.copy_(-torch.arange(gates) - 0.5)
+
+
+@pytest.mark.parametrize("backend", ["dense", "auto"])
+def test_telemetry_by_hand(backend: str) -> None:
+    layer = mlp(Rectifier(), 3, 8, 5, bottleneck=2, block_size=2, backend=backend)
+    x = torch.tensor([[[1.0, 0, 0], [2.0, 0, 0]], [[0.0, 0, 0], [4.0, 0, 0]]])
+    open_gates(layer, x)
+    layer(x)
+    seen = layer.telemetry()
+    assert seen.active.tolist() == [3, 2, 1, 1]
+    assert seen.examples == 4
+    assert seen.density == 7 / 16
+    assert seen.dense == 4 * (3 * 2 + 2 * 4 + 8 * 3 + 8 * 5)
+    assert seen.needed == 4 * (3 * 2 + 2 * 4) + 7 * 2 * (3 + 5)
+    assert isinstance(seen.path, Path)
+    skipped = seen.path.backend != "dense"
+    assert seen.multiplications == (seen.needed if skipped else seen.dense)
+    assert seen.saving == seen.dense / seen.multiplications
+    linear = ConditionalLinear(3, 4, bottleneck=2, unit=Rectifier())
+    open_gates(linear, x)
+    linear(x)
+    assert linear.telemetry().needed == 4 * (3 * 2 + 2 * 4) + 7 * 3
+
+
+def test_telemetry_needs_a_pass() -> None:
+    layer = mlp()
+    with pytest.raises(RuntimeError, match="telemetry expected a forward pass"):
+        layer.telemetry()
+    layer(torch.zeros(0, 6))
+    assert math.isnan(layer.telemetry().density)
+    assert layer.telemetry().saving == 1.0
+    layer(torch.randn(5, 6))
+    assert layer._last is not None
+    assert not layer._last[0].requires_grad
+
+
+# --- refusals -------------------------------------------------------------------------------
+
+
+def test_refuses_wrong_options() -> None:
+    with pytest.raises(ValueError, match=r"block_size=16 expected a multiple.* got 40.*Write 48"):
+        mlp(None, 6, 40, 3, block_size=16)
+    with pytest.raises(ValueError, match="block_size expected a whole number of at least 1, got 0"):
+        mlp(block_size=0)
+    with pytest.raises(ValueError, match="bottleneck expected a whole number"):
+        mlp(bottleneck=2.5)
+    with pytest.raises(ValueError, match="out_features expected a whole number"):
+        mlp(None, 6, 40, 0)
+    with pytest.raises(ValueError, match="backend expected one of 'auto', 'dense', 'sparse'"):
+        mlp(backend="fast")
+    with pytest.raises(ValueError, match="activation expected one of 'linear', 'relu', got 'tanh'"):
+        mlp(activation="tanh")
+    with pytest.raises(ValueError, match="init expected one of"):
+        mlp(init="he")
+    with pytest.raises(ValueError, match="rate expected a number between 0 and 1"):
+        mlp(rate=1.5)
+    with pytest.raises(TypeError, match=r"unit expected a hardgate unit.*StraightThrough\(\)"):
+        ConditionalMLP(6, 32, 3, bottleneck=5, unit=StraightThrough)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"sparsity expected a hardgate\.Controller"):
+        mlp(sparsity=0.1)
+    with pytest.raises(ValueError, match=r"expected x of shape \[\.\.\., 6\], got \(4, 7\)"):
+        mlp()(torch.randn(4, 7))
+
+
+def test_the_score_term_is_insisted_on() -> None:
+    layer = mlp(StochasticBinary())
+    with pytest.raises(RuntimeError, match="score_loss"):
+        layer(torch.randn(5, 6)).sum().backward()
+
+
+def test_repr() -> None:
+    text = repr(mlp(block_size=16, activation="relu"))
+    assert "block_size=16, backend='auto', activation='relu'" in text
+    assert "rate=0.1, init='auto'" in text

@@ -1,0 +1,133 @@
+"""SGD inside the backward pass: equal to torch's, or refused."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import hardgate
+from hardgate import ConditionalLinear, ConditionalMLP, FusedSGD, NoisyRectifier, StraightThrough
+from hardgate.kernels.op import Backend
+
+
+def pair(backend: Backend, layers: int = 1, block: int = 1) -> tuple[nn.Module, nn.Module]:
+    """A model and its copy, in fp64; gates that are off have no gradient."""
+    torch.manual_seed(0)
+    sizes = [6] * layers + [4]
+    stack = [
+        ConditionalMLP(
+            a, 32, b, bottleneck=5, unit=NoisyRectifier(), backend=backend, block_size=block
+        )
+        for a, b in itertools.pairwise(sizes)
+    ]
+    model = nn.Sequential(*stack).double()
+    return model, copy.deepcopy(model)
+
+
+def train(model: nn.Module, optimiser: torch.optim.Optimizer, steps: int = 5) -> None:
+    scheduler = torch.optim.lr_scheduler.StepLR(optimiser, step_size=2, gamma=0.5)
+    for step in range(steps):
+        torch.manual_seed(step)  # the same inputs and the same noise for both
+        x = torch.randn(33, 6, dtype=torch.float64)
+        optimiser.zero_grad()
+        model(x).square().sum(-1).mean().backward()
+        optimiser.step()
+        scheduler.step()
+
+
+def assert_same(ours: nn.Module, theirs: nn.Module) -> None:
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("backend", ["sparse", "dense"])
+@pytest.mark.parametrize(("layers", "block"), [(1, 1), (1, 4), (2, 1)])
+def test_equals_sgd_with_a_schedule(backend: Backend, layers: int, block: int) -> None:
+    ours, theirs = pair(backend, layers, block)
+    start = copy.deepcopy(ours)
+    train(ours, FusedSGD(ours, 0.1))
+    train(theirs, torch.optim.SGD(theirs.parameters(), 0.1))
+    assert_same(ours, theirs)
+    moved = [
+        not torch.equal(a, b) for a, b in zip(ours.parameters(), start.parameters(), strict=True)
+    ]
+    assert all(moved)
+
+
+@pytest.mark.parametrize("backend", ["sparse", "dense"])
+def test_max_norm_equals_sgd_then_max_norm(backend: Backend) -> None:
+    class Limited(torch.optim.SGD):
+        def step(self) -> None:  # type: ignore[override]
+            super().step()
+            hardgate.max_norm_(theirs, 0.7)
+
+    ours, theirs = pair(backend)
+    hardgate.max_norm_(ours, 0.7)
+    hardgate.max_norm_(theirs, 0.7)
+    train(ours, FusedSGD(ours, 0.1, max_norm=0.7))
+    train(theirs, Limited(theirs.parameters(), 0.1))
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)  # renorm_ adds 1e-7 to the norm
+
+
+def test_straight_through_and_score_units_work() -> None:
+    for unit in (StraightThrough(), StraightThrough(off_units="sampled")):
+        layer = ConditionalLinear(6, 32, bottleneck=5, unit=unit, backend="sparse").double()
+        other = copy.deepcopy(layer)
+        train(layer, FusedSGD(layer, 0.05))
+        train(other, torch.optim.SGD(other.parameters(), 0.05))
+        assert_same(layer, other)
+
+
+def backward(model: nn.Module) -> Tensor:
+    loss: Tensor = model(torch.randn(8, 6, dtype=torch.float64)).square().mean()
+    loss.backward()
+    return loss
+
+
+def test_what_it_cannot_do_it_refuses() -> None:
+    model, _ = pair("sparse")
+    optimiser = FusedSGD(model, 0.1)
+    backward(model)
+    with pytest.raises(RuntimeError, match=r"one backward pass.*optimiser.step\(\).*torch.optim"):
+        backward(model)  # accumulation
+    optimiser.step()
+    backward(model)
+    optimiser.step()
+    with pytest.raises(RuntimeError, match="no closure"):
+        optimiser.step(lambda: 0.0)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    with pytest.raises(RuntimeError, match="expected eager mode"):
+        compiled(torch.randn(8, 6, dtype=torch.float64))
+    with pytest.raises(TypeError, match="fp32 or fp64"):
+        FusedSGD(pair("dense")[0].bfloat16(), 0.1)
+    with pytest.raises(ValueError, match="no ConditionalMLP"):
+        FusedSGD(nn.Linear(2, 2), 0.1)
+    with pytest.raises(ValueError, match="lr expected a positive number"):
+        FusedSGD(model, 0.0)
+
+
+def test_shared_weights_are_refused() -> None:
+    layer = ConditionalMLP(6, 32, 6, bottleneck=5, unit=NoisyRectifier()).double()
+    FusedSGD(layer, 0.1)
+    with pytest.raises(RuntimeError, match="recurrence or shared weights"):
+        layer(layer(torch.randn(8, 6, dtype=torch.float64))).sum().backward()
+
+
+def test_many_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, _ = pair("sparse")
+    FusedSGD(model, 0.1)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    with pytest.raises(RuntimeError, match="one process"):
+        backward(model)
+
+
+def test_detach_gives_the_layers_back() -> None:
+    model, _ = pair("sparse")
+    FusedSGD(model, 0.1).detach()
+    backward(model)
+    assert all(parameter.grad is not None for parameter in model.parameters())
