@@ -119,6 +119,10 @@ def bench_command(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Also write the timings here.", dir_okay=False)
     ] = None,
+    write: Annotated[
+        Path | None,
+        typer.Option(help="Also write the tables into this page, between markers.", exists=True),
+    ] = None,
 ) -> None:
     """Time the conditional layer against dense torch.
 
@@ -132,7 +136,7 @@ def bench_command(
         hardgate bench --unit all --json out/bench.json
     """
     from hardgate.lab import bench
-    from hardgate.lab.bench_report import figures, tables
+    from hardgate.lab.bench_report import embed, figures, tables
 
     chosen = unit or ['NoisyRectifier("gaussian")']
     chosen = list(UNITS) if "all" in chosen else chosen
@@ -161,6 +165,9 @@ def bench_command(
     if json_file is not None:
         json_file.write_text(json.dumps(bench.record(timings), indent=1) + "\n")
         written.append(str(json_file))
+    if write is not None:
+        write.write_text(embed(write.read_text(), bench.record(timings)))
+        written.append(str(write))
     facts_ = ", ".join(f"{key} {value}" for key, value in bench.machine().items())
     console.print(f"{facts_}\n→ {', '.join(written)}", highlight=False, soft_wrap=True)
 

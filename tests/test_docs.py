@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import re
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 import hardgate
 from hardgate import baselines, functional, noise
-from hardgate.lab import facts
+from hardgate.lab import bench_report, facts
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -63,6 +64,12 @@ def test_the_example_on_conditional_layers_runs(capsys: pytest.CaptureFixture[st
     (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     exec(compile(code, "conditional.md", "exec"), {})
     assert "Path(" in capsys.readouterr().out
+
+
+def test_bench_tables_are_those_of_the_committed_results() -> None:
+    page = (ROOT / "docs" / "conditional.md").read_text()
+    record = json.loads((ROOT / "results" / "bench.json").read_text())
+    assert bench_report.embed(page, record) == page
 
 
 def test_readme_table_is_generated() -> None:

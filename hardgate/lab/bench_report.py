@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 from rich.box import SIMPLE
 from rich.table import Table
 
 from hardgate.lab.bench import Timing
 
+_KINDS = ("forward", "forward + backward", "training step")
+
 
 def tables(timings: list[Timing]) -> list[Table]:
     """One table for each kind of measurement that is not a figure."""
     out = []
-    for kind in ("forward", "forward + backward", "training step"):
+    for kind in _KINDS:
         rows = [t for t in timings if t.table == kind]
         if not rows:
             continue
@@ -36,6 +39,35 @@ def _cell(timing: Timing, name: str) -> str:
         return ""
     ms = f"{timing.milliseconds[name]:.2f}"
     return ms if name == next(iter(timing.milliseconds)) else f"{ms} {timing.ratio(name):.1f}×"
+
+
+_BEGIN, _END = "<!-- bench: written by `hardgate bench --write` -->", "<!-- /bench -->"
+
+
+def embed(page: str, record: dict[str, Any]) -> str:
+    """`page` with what `--json` recorded as tables between its two markers."""
+    if _BEGIN not in page or _END not in page:
+        raise ValueError(f"expected the markers {_BEGIN!r} and {_END!r} in the file, got neither.")
+    head, rest = page.split(_BEGIN, 1)
+    return f"{head}{_BEGIN}\n{markdown(record)}\n{_END}{rest.split(_END, 1)[1]}"
+
+
+def markdown(record: dict[str, Any]) -> str:
+    """The recorded timings as Markdown."""
+    timings = [Timing(**row) for row in record["timings"]]
+    where = ", ".join(f"{key} {value}" for key, value in record.items() if key != "timings")
+    parts = [f"Taken on: {where}. Milliseconds, and in brackets times faster than dense."]
+    for kind in _KINDS:
+        rows = [t for t in timings if t.table == kind]
+        rivals = list(dict.fromkeys(name for t in rows for name in t.milliseconds))
+        lines = [f"| {kind} | B | " + " | ".join(rivals) + " |", "|---|---|" + "---|" * len(rivals)]
+        for t in rows:
+            cells = [
+                _cell(t, name).replace(" ", " (") + ")" * (" " in _cell(t, name)) for name in rivals
+            ]
+            lines.append(f"| {t.case.replace('|', '/')} | {t.batch} | " + " | ".join(cells) + " |")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
 
 
 def break_even(rows: list[Timing]) -> float | None:
