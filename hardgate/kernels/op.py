@@ -41,7 +41,7 @@ _said: set[str] = set()
 # Measured by benchmarks/layer.py: below the one dense products win at any density, above the
 # other they win at any size.
 SMALL = 1_000_000  # multiply-adds of the up-projection
-BREAK_EVEN = 0.25
+BREAK_EVEN = 0.35
 
 
 def last_path() -> Path | None:
