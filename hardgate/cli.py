@@ -14,8 +14,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 import hardgate
+from hardgate.lab import facts as facts_table
 from hardgate.lab.compare import Row, compare, figure, record, table
-from hardgate.lab.facts import COLUMNS, embed, facts, markdown
+from hardgate.lab.facts import COLUMNS, facts, markdown
 from hardgate.lab.problems import PROBLEMS
 from hardgate.units import UNITS
 
@@ -135,8 +136,8 @@ def bench_command(
 
         hardgate bench --unit all --json out/bench.json
     """
-    from hardgate.lab import bench
-    from hardgate.lab.bench_report import embed, figures, tables
+    from hardgate.lab import bench, bench_report
+    from hardgate.lab.bench_report import figures, tables
 
     chosen = unit or ['NoisyRectifier("gaussian")']
     chosen = list(UNITS) if "all" in chosen else chosen
@@ -166,7 +167,7 @@ def bench_command(
         json_file.write_text(json.dumps(bench.record(timings), indent=1) + "\n")
         written.append(str(json_file))
     if write is not None:
-        write.write_text(embed(write.read_text(), bench.record(timings)))
+        write.write_text(bench_report.write(write.read_text(), bench.record(timings)))
         written.append(str(write))
     facts_ = ", ".join(f"{key} {value}" for key, value in bench.machine().items())
     console.print(f"{facts_}\n→ {', '.join(written)}", highlight=False, soft_wrap=True)
@@ -183,7 +184,7 @@ def facts_command(
     """The units and their mathematical facts, as declared by their attributes."""
     if write is not None:
         try:
-            write.write_text(embed(write.read_text()))
+            write.write_text(facts_table.write(write.read_text()))
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--write") from None
         return

@@ -69,13 +69,13 @@ def test_the_example_on_conditional_layers_runs(capsys: pytest.CaptureFixture[st
 def test_bench_tables_are_those_of_the_committed_results() -> None:
     page = (ROOT / "docs" / "conditional.md").read_text()
     record = json.loads((ROOT / "results" / "bench.json").read_text())
-    assert bench_report.embed(page, record) == page
+    assert bench_report.write(page, record) == page
 
 
 def test_readme_table_is_generated() -> None:
-    assert facts.embed(README) == README, "run `make readme`"
+    assert facts.write(README) == README, "run `make readme`"
     with pytest.raises(ValueError, match="markers"):
-        facts.embed("no markers")
+        facts.write("no markers")
 
 
 def test_versions_agree() -> None:

@@ -10,6 +10,7 @@ from rich.box import SIMPLE
 from rich.table import Table
 
 from hardgate.lab.bench import Timing
+from hardgate.lab.page import embed
 
 _KINDS = ("forward", "forward + backward", "training step")
 
@@ -41,15 +42,9 @@ def _cell(timing: Timing, name: str) -> str:
     return ms if name == next(iter(timing.milliseconds)) else f"{ms} {timing.ratio(name):.1f}×"
 
 
-_BEGIN, _END = "<!-- bench: written by `hardgate bench --write` -->", "<!-- /bench -->"
-
-
-def embed(page: str, record: dict[str, Any]) -> str:
-    """`page` with what `--json` recorded as tables between its two markers."""
-    if _BEGIN not in page or _END not in page:
-        raise ValueError(f"expected the markers {_BEGIN!r} and {_END!r} in the file, got neither.")
-    head, rest = page.split(_BEGIN, 1)
-    return f"{head}{_BEGIN}\n{markdown(record)}\n{_END}{rest.split(_END, 1)[1]}"
+def write(page: str, record: dict[str, Any]) -> str:
+    """`page` with what `--json` recorded written anew as tables."""
+    return embed(page, "bench", markdown(record))
 
 
 def markdown(record: dict[str, Any]) -> str:

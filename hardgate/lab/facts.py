@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hardgate.lab.page import embed
 from hardgate.units import UNITS, Unit
-
-_BEGIN, _END = "<!-- facts: written by `make readme` -->", "<!-- /facts -->"
 
 COLUMNS = ("unit", "unbiased", "binary", "needs the loss", "gradient of an off unit")
 
@@ -35,9 +34,6 @@ def markdown() -> str:
     return "\n".join(lines)
 
 
-def embed(text: str) -> str:
-    """`text` with the table between its two markers written anew."""
-    if _BEGIN not in text or _END not in text:
-        raise ValueError(f"expected the markers {_BEGIN!r} and {_END!r} in the file, got neither.")
-    head, rest = text.split(_BEGIN, 1)
-    return f"{head}{_BEGIN}\n{markdown()}\n{_END}{rest.split(_END, 1)[1]}"
+def write(page: str) -> str:
+    """`page` with the table written anew."""
+    return embed(page, "facts", markdown())
