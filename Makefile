@@ -3,9 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: reproduce test test-all check bench readme clean
+.PHONY: reproduce compare test test-all check bench readme clean
 
-reproduce: $(INSTALLED)  ## the main job: every unit's gradient against the exact one
+reproduce: $(INSTALLED)  ## the main job: the paper's experiment on MNIST, quickly
+	$(BIN)/hardgate reproduce --out out/reproduce --json out/reproduce.json
+
+compare: $(INSTALLED)  ## every unit's gradient against the exact one
 	$(BIN)/hardgate compare --figure out/compare.png --json out/compare.json
 
 test: check  ## all checks but the long matrices

@@ -15,6 +15,7 @@ from hardgate.conditional import (
     start_gates_,
 )
 from hardgate.exact import exact_expectation, exact_gradient
+from hardgate.kernels.memory import reuse_memory
 from hardgate.kernels.op import Path, last_path
 from hardgate.score import clear_scores, score_loss
 from hardgate.sparsity import (
@@ -71,6 +72,7 @@ __all__ = [
     "last_path",
     "max_norm_",
     "noise",
+    "reuse_memory",
     "score_loss",
     "sparsity_loss",
     "start_gates_",

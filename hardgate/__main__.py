@@ -16,6 +16,7 @@ def main() -> None:
             "typer",
             "rich",
             "matplotlib",
+            "safetensors",
         ):
             raise
         sys.exit(

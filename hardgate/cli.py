@@ -1,4 +1,4 @@
-"""The command line: `hardgate compare`, `hardgate bench`, `hardgate facts`."""
+"""The command line: `hardgate reproduce`, `compare`, `bench`, `facts`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from hardgate.lab import facts as facts_table
 from hardgate.lab.compare import Row, compare, figure, record, table
 from hardgate.lab.facts import COLUMNS, facts, markdown
 from hardgate.lab.problems import PROBLEMS
+from hardgate.reproduce.cli import reproduce_command
 from hardgate.units import UNITS
 
 app = typer.Typer(
@@ -36,6 +37,9 @@ def _root(
     if version:
         console.print(f"hardgate {hardgate.__version__}", highlight=False)
         raise typer.Exit
+
+
+app.command("reproduce")(reproduce_command)
 
 
 @app.command("compare")
@@ -136,10 +140,11 @@ def bench_command(
 
         hardgate bench --unit all --json out/bench.json
     """
-    from hardgate.lab import bench, bench_report
-    from hardgate.lab.bench_report import figures, tables
+    from hardgate.lab import bench, bench_report, bench_run
+    from hardgate.lab.bench_figures import figures
+    from hardgate.lab.bench_steps import DEFAULT
 
-    chosen = unit or ['NoisyRectifier("gaussian")']
+    chosen = unit or [DEFAULT]
     chosen = list(UNITS) if "all" in chosen else chosen
     unknown = [name for name in chosen if name not in UNITS]
     if unknown:
@@ -149,18 +154,8 @@ def bench_command(
         )
     for path in filter(None, (out / "bench-density.png", json_file)):
         _writable(path)
-    start, timings = time.perf_counter(), []
-    measured = (
-        ("layers", bench.layers(seconds)),
-        ("densities", bench.densities(seconds / 2)),
-        ("widths", bench.widths(seconds)),
-        ("training steps", bench.steps(chosen, 2 * seconds)),
-    )
-    for name, rows in measured:
-        with console.status(f"timing {name} …"):
-            timings += list(rows)
-        console.print(f"timed {name}, {time.perf_counter() - start:.0f} s", highlight=False)
-    for each in tables(timings):
+    timings = bench_run.measure(chosen, seconds, console)
+    for each in bench_report.tables(timings):
         console.print(each)
     written = [str(path) for path in figures(timings, out)]
     if json_file is not None:

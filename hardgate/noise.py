@@ -6,19 +6,74 @@ fp32 because bf16 uniform noise is far too coarse: P(u < 0.001) would be 0.003.
 from __future__ import annotations
 
 import math
+import threading
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch._C import _functorch as functorch
 from torch.nn.functional import softplus
 
-__all__ = ["Beta", "Binomial", "Gaussian", "Logistic", "Noise", "uniform"]
+from hardgate.kernels import compiler
+
+__all__ = ["Beta", "Binomial", "Gaussian", "Logistic", "Noise", "fast", "normal", "uniform"]
+
+
+FEW = 2**14  # up to which torch's own numbers are as fast
+
+_fast = threading.local()
+
+
+@contextmanager
+def fast() -> Iterator[None]:
+    """Within, many numbers at once come from `hardgate.kernels.draws`, where it can run.
+
+    Other numbers than torch's for the same seed, from the same law. `hardgate.Gater` draws so in
+    eager mode: torch's noise would be a tenth of a training step. A unit by itself draws torch's,
+    the same as when it is compiled.
+    """
+    before, _fast.on = getattr(_fast, "on", False), True
+    try:
+        yield
+    finally:
+        _fast.on = before
 
 
 def uniform(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """u ~ U[0, 1) in fp32, of the shape and on the device of `like`."""
+    if _many(like):
+        return _draw("uniform", like, generator)
     return torch.rand(like.shape, dtype=torch.float32, device=like.device, generator=generator)
+
+
+def normal(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """z ~ N(0, 1) in fp32, of the shape and on the device of `like`."""
+    if _many(like):
+        return _draw("normal", like, generator)
+    return torch.randn(like.shape, dtype=torch.float32, device=like.device, generator=generator)
+
+
+def _many(like: Tensor) -> bool:
+    """Whether to draw with the kernels: asked for, many numbers, on a CPU, no transforms."""
+    return (
+        getattr(_fast, "on", False)
+        and like.numel() > FEW
+        and like.device.type == "cpu"
+        and type(like) in (Tensor, torch.nn.Parameter)
+        and not functorch.is_functorch_wrapped_tensor(like)
+        and compiler.unavailable() is None
+    )
+
+
+def _draw(kind: str, like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """The kernels' numbers, from a seed that torch draws: manual_seed governs these as well."""
+    seed = torch.empty((), dtype=torch.int64).random_(generator=generator).item()
+    out = torch.empty(like.shape, dtype=torch.float32)
+    getattr(compiler.draws(), kind)(out.view(-1).numpy(), seed)
+    return out
 
 
 class Noise(ABC):
@@ -89,7 +144,7 @@ class Gaussian(_Symmetric):
     """z ~ N(0, scale²): what the paper uses in practice."""
 
     def sample(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        z = torch.randn(like.shape, dtype=torch.float32, device=like.device, generator=generator)
+        z = normal(like, generator)
         return z if self.scale == 1.0 else z * self.scale
 
     def positive(self, a: Tensor) -> Tensor:

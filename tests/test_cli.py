@@ -69,31 +69,6 @@ def test_a_contradicted_claim_is_seen() -> None:
     assert not Row("smooth", "X", False, measured, 1.0).contradicts
 
 
-def test_bench_prints_its_tables_and_writes_its_files(tmp_path: Path) -> None:
-    """At a fraction of the sizes: what is timed here is nothing, that it runs is."""
-    from hardgate.lab import bench
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bench, "LAYERS", [(64, 128, 70, 1), (32, 64, 5, 1), (64, 128, 70, 16)])
-        patch.setattr(bench, "BATCHES", (1, 8))
-        patch.setattr(bench, "WIDTHS", (256, 512))
-        rows = tmp_path / "b.json"
-        result = run("bench", "--seconds", "0.05", "--out", str(tmp_path), "--json", str(rows))
-    assert result.exit_code == 0, result.output
-    for word in ("64-128-70 blocks of 16", "torch.sparse", "FusedSGD", "ungated", "threads"):
-        assert word in result.output
-    written = json.loads(rows.read_text())
-    assert {row["table"] for row in written["timings"]} == {
-        "forward",
-        "forward + backward",
-        "density",
-        "width",
-        "training step",
-    }
-    assert (tmp_path / "bench-density.png").exists()
-    assert (tmp_path / "bench-width.png").exists()
-
-
 @pytest.mark.parametrize(
     ("args", "words"),
     [

@@ -131,3 +131,15 @@ def test_detach_gives_the_layers_back() -> None:
     FusedSGD(model, 0.1).detach()
     backward(model)
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_a_learning_rate_of_zero_changes_nothing() -> None:
+    """As at the end of a schedule; -1, not 0, means a gradient to the kernels."""
+    torch.manual_seed(0)
+    layer = ConditionalMLP(9, 40, 3, bottleneck=4, unit=NoisyRectifier(), backend="sparse")
+    optimiser = FusedSGD(layer, lr=0.1)
+    optimiser.param_groups[0]["lr"] = 0.0
+    before = {name: parameter.clone() for name, parameter in layer.named_parameters()}
+    layer(torch.randn(5, 9)).square().mean().backward()
+    optimiser.step()
+    assert all(torch.equal(p, before[name]) for name, p in layer.named_parameters())

@@ -175,7 +175,7 @@ def test_auto_takes_the_kernels_only_where_they_pay() -> None:
         (Case(**{**vars(LARGE), "density": 0.0}), "sparse", "density 0.00 is at most"),
         (Case(**{**vars(LARGE), "probe": 1.0}), "dense", "density 1.00 is above"),
         (Case(**{**vars(LARGE), "B": 1}), "dense", "too small"),
-        (Case(**{**vars(LARGE), "B": 0}), "dense", "too small"),
+        (Case(**{**vars(LARGE), "B": 0}), "dense", "nothing to compute"),
     ):
         call(case.tensors())
         path = last_path()
@@ -424,7 +424,27 @@ def test_the_cache_never_runs_a_stale_kernel(tmp_path: Path) -> None:
     assert float(result().stdout) == 1.0
     assert compiled == {p: p.stat().st_mtime_ns for p in compiled}, "found on disk"
     source = (copy / "kernels" / "cpu.py").read_text()
-    assert source.count("y[k] += c0 * x0[k]\n") == 1
-    changed = source.replace("y[k] += c0 * x0[k]\n", "y[k] += c0 + x0[k]\n")  # of the same size
+    assert source.count("s[q] = value[q] * h[q]\n") == 1
+    changed = source.replace("value[q] * h[q]\n", "value[q] + h[q]\n")  # of the same size
     (copy / "kernels" / "cpu.py").write_text(changed)
     assert float(result().stdout) == 2.0
+    vectors = copy / "kernels" / "vectors.py"  # which Numba does not watch
+    vectors.write_text(vectors.read_text() + "\n")
+    refused = result()
+    assert float(refused.stdout) == 1.0  # by the dense path
+    assert re.search(r"write CALLED = '[0-9a-f]{16}' into cpu.py", refused.stderr)
+
+
+THREADS = """
+import torch
+from hardgate.kernels.op import conditional_mlp
+torch.set_num_threads(1)
+one = torch.ones(1, 1)
+conditional_mlp(one, one, one, None, one, None, backend="sparse")
+print(torch.get_num_threads())
+"""
+
+
+def test_torch_keeps_its_number_of_threads() -> None:
+    """Starting Numba's OpenMP pool sets the number for the whole process."""
+    assert run(THREADS, cwd=ROOT).stdout.strip() == "1"

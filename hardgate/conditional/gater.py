@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from hardgate.conditional.start import sparse_, starting_bias
 from hardgate.kernels.gate_linear import gate_linear
 from hardgate.kernels.update import Update
+from hardgate.noise import fast
 from hardgate.sparsity._controller import Controller, fraction
 from hardgate.sparsity.collect import Steered
 from hardgate.units import NoisyRectifier, Rectifier, StraightThrough, Unit
@@ -98,10 +99,16 @@ class Gater(Steered):
         """
         a = self.pre_activation(x)
         sampling = self.unit.training or self.unit.eval_mode == "sample"
-        noise = self.unit.sample_noise(a) if sampling else None
+        noise = self._draw(a) if sampling else None
         h: Tensor = self.unit(a, noise)
         self.steer(self.unit, a, h)
         return (h, _probe(self.unit, a, noise)) if with_probe else h
+
+    def _draw(self, a: Tensor) -> NoiseTensors:
+        if torch.compiler.is_compiling():
+            return self.unit.sample_noise(a)
+        with fast():
+            return self.unit.sample_noise(a)
 
     def pre_activation(self, x: Tensor) -> Tensor:
         """a = V tanh(U x + c) + d."""

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import sys
 import threading
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import torch
 
 _lock = threading.Lock()
 _module: ModuleType | None = None
-_forked = False
-_compiled: set[Hashable] = set()
+_forked = _said = False
+_mine = threading.local()
+_kernels: dict[tuple[str, torch.dtype], Any] = {}  # those that are compiled
+_ZERO = {torch.float32: np.float32(0), torch.float64: np.float64(0)}
 _MESSAGE = "hardgate: compiling kernels for this CPU; the next run finds them on disk …\n"
 
 
@@ -53,8 +56,14 @@ def kernels() -> ModuleType:
                 import numba.np.ufunc.omppool
 
                 config.THREADING_LAYER = "omp"
-            from hardgate.kernels import cpu
+            from hardgate.kernels import cpu, index, vectors
 
+            called = fingerprint(index, vectors)
+            if called != cpu.CALLED:
+                raise RuntimeError(
+                    "cpu.py expected index.py and vectors.py as they were, and the cache on disk "
+                    f"would run stale kernels; write CALLED = {called!r} into cpu.py"
+                )
             if sys.platform != "win32":
                 os.register_at_fork(after_in_child=_mark_forked)
 
@@ -62,31 +71,57 @@ def kernels() -> ModuleType:
     return _module
 
 
+def draws() -> ModuleType:
+    """The module of random numbers, imported on first use."""
+    kernels()  # which choose the pool of threads
+    threads()
+    from hardgate.kernels import draws
+
+    return draws
+
+
+def fingerprint(*modules: ModuleType) -> str:
+    """What changes when the source of one of the modules does."""
+    sources = [Path(module.__file__ or "").read_text("utf-8") for module in modules]
+    return hashlib.sha256("".join(sources).encode()).hexdigest()[:16]
+
+
 def threads() -> int:
     """How many shares to cut the work into: as many as torch uses."""
-    import numba
+    T = torch.get_num_threads()
+    if getattr(_mine, "torch", None) != T:  # Numba's number belongs to the Python thread
+        import numba
 
-    config: Any = numba.config
-    T: int = max(1, min(torch.get_num_threads(), config.NUMBA_NUM_THREADS))
-    if numba.get_num_threads() != T:
-        numba.set_num_threads(T)
-    return T
+        config: Any = numba.config
+        _mine.torch, _mine.shares = T, max(1, min(T, config.NUMBA_NUM_THREADS))
+        numba.set_num_threads(_mine.shares)
+        torch.set_num_threads(T)  # starting Numba's pool gives torch all cores
+    shares: int = _mine.shares
+    return shares
 
 
-@contextmanager
-def in_the_open(what: Hashable) -> Iterator[None]:
-    """Say so when the first call of a kind takes long because it compiles."""
-    if what in _compiled:
-        yield
-        return
-    timer = threading.Timer(1.0, lambda: sys.stderr.write(_MESSAGE))
+def run(name: str, dtype: torch.dtype, *arguments: float) -> Any:
+    """Call a kernel; say so when it takes long because it compiles."""
+    kernel = _kernels.get((name, dtype))
+    if kernel is not None:
+        return kernel(*arguments, _ZERO[dtype])
+    kernel = getattr(kernels(), name)
+    timer = threading.Timer(1.0, _say)
     timer.daemon = True
     timer.start()
     try:
-        yield
+        result = kernel(*arguments, _ZERO[dtype])
     finally:
         timer.cancel()
-    _compiled.add(what)
+    _kernels[name, dtype] = kernel
+    return result
+
+
+def _say() -> None:
+    global _said
+    if not _said:
+        _said = True
+        sys.stderr.write(_MESSAGE)
 
 
 def _mark_forked() -> None:

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from hardgate.kernels import reference
 from hardgate.kernels.problem import Gradients, Problem, Wanted
-from hardgate.kernels.update import Step, descend
+from hardgate.kernels.update import Step, descended
 
 
-def forward(problem: Problem, keep: bool = True) -> tuple[Tensor, Tensor]:
+def forward(problem: Problem, keep: bool = True, found: object = None) -> tuple[Tensor, Tensor]:
     """As `reference.forward`; saves H."""
     H = _experts(problem)
     s = H * _spread(problem, problem.gates)
@@ -32,13 +32,7 @@ def backward(
 ) -> Gradients:
     """As `reference.backward`; with `step`, the weights that are wanted change in place."""
     gradients = _gradients(problem, dy, wanted, saved)
-    if step is not None and gradients.w_in is not None:
-        descend(problem.w_in, gradients.w_in, step)
-        gradients.w_in = None
-    if step is not None and gradients.w_out is not None and problem.w_out is not None:
-        descend(problem.w_out, gradients.w_out, Step(step.lr, 0.0))
-        gradients.w_out = None
-    return gradients
+    return gradients if step is None else descended(problem, gradients, step)
 
 
 def _gradients(problem: Problem, dy: Tensor, wanted: Wanted, saved: Tensor | None) -> Gradients:

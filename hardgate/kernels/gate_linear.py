@@ -10,9 +10,9 @@ from torch._C import _functorch as functorch
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
-from hardgate.kernels.compiler import in_the_open, kernels, threads, unavailable
-from hardgate.kernels.op import BREAK_EVEN, SMALL
-from hardgate.kernels.sparse import nonzero, weight
+from hardgate.kernels.compiler import run, unavailable
+from hardgate.kernels.op import SMALL, break_even
+from hardgate.kernels.sparse import Found, at, find
 from hardgate.kernels.update import Step, Update, descend, refuse
 
 
@@ -59,11 +59,11 @@ class _GateLinear(torch.autograd.Function):
         step = None if ctx.update is None else ctx.update.claim()
         z, w = ctx.saved_tensors
         wants_z, wants_w, wants_b = ctx.needs_input_grad[:3]
+        if da.numel() * z.shape[1] >= SMALL and unavailable() is None:
+            found = find(da)
+            if break_even(len(da)) * da.numel() >= found.N:
+                return (*_skip(z, w, da, found, ctx.needs_input_grad, step), None)
         db = da.sum(0) if wants_b else None
-        large = da.numel() * z.shape[1] >= SMALL and unavailable() is None
-        if large and nonzero(da) <= BREAK_EVEN * da.numel():
-            with in_the_open(("gate_linear", z.dtype, step is None)):
-                return (*_skip(z, w, da, wants_z, wants_w, step), db, None)
         dz, dw = da @ w if wants_z else None, da.T @ z if wants_w else None
         if step is not None and dw is not None:
             descend(w, dw, step)
@@ -72,15 +72,15 @@ class _GateLinear(torch.autograd.Function):
 
 
 def _skip(
-    z: Tensor, w: Tensor, da: Tensor, wants_z: bool, wants_w: bool, step: Step | None
-) -> tuple[Tensor | None, Tensor | None]:
-    """dz = da w and dw = daᵀ z, over the entries of da that are not zero."""
-    cpu, T, dz, dw = kernels(), threads(), None, None
-    start, end, row_gate, place, gate_off, example, value = cpu.index(da.contiguous().numpy(), T)
-    c = value.reshape(1, -1)
-    if wants_z:
-        dz, rows = torch.zeros(z.shape, dtype=z.dtype), w.detach().contiguous().numpy()
-        cpu.down(dz.numpy(), c, rows, start, end, row_gate, place, T)
-    if wants_w:
-        dw = weight(w, c, z.detach().contiguous().numpy(), gate_off, example, step)
-    return dz, dw
+    z: Tensor, w: Tensor, da: Tensor, found: Found, wanted: tuple[bool, ...], step: Step | None
+) -> tuple[Tensor | None, ...]:
+    """dz = da w, dw = daᵀ z and db, over the entries of da that are not zero."""
+    z, w, da, (offsets, N, T) = z.contiguous(), w.contiguous(), da.contiguous(), found
+    dz = torch.empty_like(z) if wanted[0] else None
+    dw = (torch.empty_like(w) if step is None else w.detach()) if wanted[1] else None
+    db = w.new_empty(len(w)) if wanted[2] else None
+    entries, values = offsets.new_empty(3 * N), z.new_empty(N)
+    tensors = (at(da), at(z), at(w), at(offsets), at(entries), at(values), at(dz), at(dw), at(db))
+    lr, most = (-1.0, 0.0) if step is None else (float(step.lr), float(step.most))
+    run("linear_backward", z.dtype, *tensors, *da.shape, z.shape[1], N, lr, most, T)
+    return dz, dw if step is None else None, db

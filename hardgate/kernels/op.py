@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import warnings
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from types import ModuleType
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -23,11 +23,10 @@ Backend = Literal["auto", "dense", "sparse"]
 
 _T = TypeVar("_T", Tensor, Tensor | None)
 _BACKENDS = get_args(Backend)
-_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
-@dataclass(frozen=True)
-class Path:
+class Path(NamedTuple):
     """What the last call of the layer in this thread did."""
 
     backend: str
@@ -41,7 +40,11 @@ _said: set[str] = set()
 # Measured by benchmarks/layer.py: below the one dense products win at any density, above the
 # other they win at any size.
 SMALL = 1_000_000  # multiply-adds of the up-projection
-BREAK_EVEN = 0.35
+
+
+def break_even(batch: int) -> float:
+    """The density above which dense products win: large batches keep their kernels busier."""
+    return 0.5 if batch < 128 else 0.35
 
 
 def last_path() -> Path | None:
@@ -145,18 +148,18 @@ def _check(
     if backend not in _BACKENDS:
         choices = ", ".join(map(repr, _BACKENDS))
         raise ValueError(f"backend expected one of {choices}, got {backend!r}.")
-    matrices = w_in.dim() == 2 and (w_out is None or w_out.dim() == 2)
-    if not matrices or x.dim() == 0 or gates.dim() == 0:
+    shape, gated, experts = x.shape, gates.shape, w_in.shape
+    outer = (0, *experts[:1]) if w_out is None else w_out.shape
+    if len(experts) != 2 or len(outer) != 2 or not shape or not gated:
         got = ", ".join(str(tuple(t.shape)) for t in (x, gates, w_in, w_out) if t is not None)
         raise ValueError(
             "conditional layers expected x [..., in], gates [..., gates], w_in [hidden, in] and "
             f"w_out [out, hidden], got the shapes {got}."
         )
-    hidden, n_in = w_in.shape
-    leading, width = x.shape[:-1], gates.shape[-1]
-    if x.shape[-1] != n_in:
+    (hidden, n_in), leading, width = experts, shape[:-1], gated[-1]
+    if shape[-1] != n_in:
         raise _wrong("x", x, "[..., in]", (*leading, n_in))
-    if gates.shape[:-1] != leading:
+    if gated[:-1] != leading:
         raise _wrong("gates", gates, "[..., gates]", (*leading, width))
     if width == 0 or hidden == 0 or hidden % width:
         raise ValueError(
@@ -164,14 +167,15 @@ def _check(
         )
     if b_in is not None and b_in.shape != (hidden,):
         raise _wrong("b_in", b_in, "[hidden]", (hidden,))
-    if w_out is not None and w_out.shape[1] != hidden:
-        raise _wrong("w_out", w_out, "[out, hidden]", (w_out.shape[0], hidden))
-    if b_out is not None and (w_out is None or b_out.shape != w_out.shape[:1]):
-        raise _wrong("b_out", b_out, "[out]", w_out.shape[:1] if w_out is not None else ())
-    if probe is not None and probe.shape != gates.shape:
-        raise _wrong("probe", probe, "of gates", tuple(gates.shape))
+    if outer[1] != hidden:
+        raise _wrong("w_out", w_in if w_out is None else w_out, "[out, hidden]", (outer[0], hidden))
+    if b_out is not None and (w_out is None or b_out.shape != outer[:1]):
+        raise _wrong("b_out", b_out, "[out]", outer[:1] if w_out is not None else ())
+    if probe is not None and probe.shape != gated:
+        raise _wrong("probe", probe, "of gates", tuple(gated))
+    device = x.device
     for t in (x, gates, w_in, b_in, w_out, b_out, probe):
-        if t is not None and (t.dtype not in _FLOATS or t.device != x.device):
+        if t is not None and (t.dtype not in _FLOATS or t.device != device):
             raise TypeError(
                 "conditional layers expected floating point tensors on the device of x, "
                 f"{x.device}, got {t.dtype} on {t.device}. Write .to(x) on the one of shape "
@@ -219,7 +223,7 @@ def _call(
     ):
         y = _Layer.apply(*problem, backend, update)  # type: ignore[no-untyped-call]
     else:
-        y, _ = _choose(problem, backend).forward(problem, keep=False)
+        y = _infer(problem, backend)
     if x.dim() != 2:
         y = y.reshape(*x.shape[:-1], y.shape[-1])
     return y if y.dtype == x.dtype else y.to(x.dtype)
@@ -244,9 +248,10 @@ class _Layer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         problem, (backend, ctx.update) = Problem(*arguments[:-2]), arguments[-2:]
-        ctx.path, ctx.relu = _choose(problem, backend), problem.relu
+        ctx.path, found = _choose(problem, backend)
+        ctx.relu = problem.relu
         y: Tensor
-        y, ctx.kept = ctx.path.forward(problem)
+        y, ctx.kept = ctx.path.forward(problem, found=found)
         ctx.save_for_backward(*problem[:-1])
         return y
 
@@ -257,21 +262,32 @@ class _Layer(torch.autograd.Function):
         problem = Problem(*(*ctx.saved_tensors, ctx.relu))
         wanted = Wanted(*ctx.needs_input_grad[:6])
         if ctx.path is sparse and unavailable() is not None:  # forked since the forward pass
-            ctx.path, ctx.kept = _choose(problem, "sparse"), None
+            (ctx.path, _), ctx.kept = _choose(problem, "sparse"), None
         gradients = ctx.path.backward(problem, dy, wanted, ctx.kept, step)
         return (*(getattr(gradients, f.name) for f in fields(gradients)), *[None] * 4)
 
 
-def _choose(problem: Problem, backend: str) -> ModuleType:
-    """The implementation to run, noted for `last_path`."""
-    name, why, density = _decide(problem, backend)
+def _infer(problem: Problem, backend: str) -> Tensor:
+    path, found = _choose(problem, backend, keep=False)
+    y: Tensor = path.forward(problem, keep=False, found=found)[0]
+    return y
+
+
+def _choose(
+    problem: Problem, backend: str, keep: bool = True
+) -> tuple[ModuleType, sparse.Found | None]:
+    """The implementation to run, noted for `last_path`, and what was counted on the way."""
+    name, why, found = _decide(problem, backend, keep)
+    density = None if found is None else found.N / max(1, problem.gates.numel())
     _last.path = Path(name, why, density)
-    return sparse if name == "sparse" else dense
+    return (sparse if name == "sparse" else dense), found
 
 
-def _decide(problem: Problem, backend: str) -> tuple[str, str, float | None]:
+def _decide(problem: Problem, backend: str, keep: bool) -> tuple[str, str, sparse.Found | None]:
     if backend == "dense":
         return "dense", "asked for", None
+    if problem.x.numel() == 0 or (problem.w_out is not None and problem.w_out.numel() == 0):
+        return "dense", "nothing to compute", None
     if problem.x.device.type != "cpu":
         _say_once(f"the kernels are for CPUs; on {problem.x.device.type} the layer runs dense")
         return "dense", "not on a CPU", None
@@ -283,18 +299,17 @@ def _decide(problem: Problem, backend: str) -> tuple[str, str, float | None]:
         return "dense", missing, None
     if backend == "sparse":
         return "sparse", "asked for", None
-    density = _density(problem)
-    if density > BREAK_EVEN:
-        return "dense", f"density {density:.2f} is above {BREAK_EVEN}", density
-    return "sparse", f"density {density:.2f} is at most {BREAK_EVEN}", density
-
-
-def _density(problem: Problem) -> float:
-    """The fraction of gates that are evaluated: on, or probed."""
-    count = sparse.nonzero(problem.gates)
+    if len(problem.x) == 1 and not keep and problem.w_out is not None:
+        return "sparse", "one example: the weights that are read count", None
+    found = sparse.find(problem.gates)
+    evaluated = found.N
     if problem.probe is not None:
-        count += sparse.nonzero(problem.probe.masked_fill(problem.gates != 0, 0))
-    return count / max(1, problem.gates.numel())
+        evaluated += sparse.find(problem.probe.masked_fill(problem.gates != 0, 0)).N
+    density = evaluated / max(1, problem.gates.numel())
+    limit = break_even(len(problem.x))
+    if density > limit:
+        return "dense", f"density {density:.2f} is above {limit}", found
+    return "sparse", f"density {density:.2f} is at most {limit}", found
 
 
 def _say_once(message: str) -> None:
@@ -318,9 +333,7 @@ def _forward(
     relu: bool,
     backend: str,
 ) -> Tensor:
-    problem = Problem(x, gates, w_in, b_in, w_out, b_out, probe, relu)
-    y: Tensor = _choose(problem, backend).forward(problem, keep=False)[0]
-    return y
+    return _infer(Problem(x, gates, w_in, b_in, w_out, b_out, probe, relu), backend)
 
 
 @_forward.register_fake
@@ -352,7 +365,8 @@ def _backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     problem = Problem(x, gates, w_in, b_in, w_out, None, probe, relu)
     wanted = Wanted(b_out=False, w_out=w_out is not None)
-    found = _choose(problem, backend).backward(problem, dy, wanted, None)
+    path, _ = _choose(problem, backend)
+    found = path.backward(problem, dy, wanted, None)
     w_out_gradient = x.new_empty(0) if found.w_out is None else found.w_out
     return tuple(  # type: ignore[return-value]
         t.contiguous() for t in (found.x, found.gates, found.w_in, found.b_in, w_out_gradient)

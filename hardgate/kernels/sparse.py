@@ -2,135 +2,156 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from hardgate.kernels.compiler import in_the_open, kernels, threads
+from hardgate.kernels.compiler import run, threads
 from hardgate.kernels.problem import Gradients, Problem, Wanted
-from hardgate.kernels.update import Step
+from hardgate.kernels.update import Step, descended
+
+
+class Found(NamedTuple):
+    """How many entries of a matrix are not zero, counted by row and column, for T threads."""
+
+    offsets: Tensor
+    N: int
+    T: int
 
 
 class Saved(NamedTuple):
-    """What the forward pass leaves to the backward pass: the index and H of every entry."""
+    """What the forward pass leaves to the backward pass: the index, and g, H and S by entry."""
 
-    entries: tuple[Any, ...]
-    H: Any
-
-
-def nonzero(gates: Tensor) -> int:
-    """How many entries are not zero; torch's own count takes as long as the layer."""
-    count: int = kernels().count(_array(gates))
-    return count
+    found: Found
+    entries: Tensor
+    floats: Tensor
 
 
-def forward(problem: Problem, keep: bool = True) -> tuple[Tensor, Saved | None]:
+def find(gates: Tensor) -> Found:
+    """Count the entries that are not zero; torch's own count takes as long as the layer."""
+    gates, T, (B, G) = gates.contiguous(), threads(), gates.shape
+    offsets = torch.empty(G + 2 + B * T, dtype=torch.int32)
+    return Found(offsets, run("count", gates.dtype, at(gates), B, G, at(offsets), T), T)
+
+
+def forward(
+    problem: Problem, keep: bool = True, found: Found | None = None
+) -> tuple[Tensor, Saved | None]:
     """As `reference.forward`; with `keep`, what the backward pass can use."""
-    with in_the_open(("forward", problem.x.dtype, problem.w_out is None, keep)):
-        return _forward(problem, keep)
-
-
-def _forward(problem: Problem, keep: bool) -> tuple[Tensor, Saved | None]:
-    cpu, T, p = kernels(), threads(), problem
-    x, gates, w_in, b_in = _array(p.x), _array(p.gates), _array(p.w_in), _bias(p)
-    if p.w_out is None:
-        y = p.x.new_zeros(len(p.x), p.hidden)
-        index = cpu.index(gates, T)
-        *_, gate_off, example, value = index
-        H = cpu.up(x, w_in, b_in, gate_off, example, p.relu, T)
-        cpu.write_blocks(y.numpy(), cpu.times(value, H), gate_off, example)
-        return y, Saved(index, H)
-    y = p.x.new_zeros(len(p.x), p.w_out.shape[1])
-    if p.b_out is not None:
-        y += p.b_out
-    if len(p.x) == 1 and not keep:
-        cpu.single(y.numpy()[0], x[0], gates[0], w_in, b_in, _array(p.w_out), p.relu, T)
+    p, (B, n, G, K, n_out) = problem, _sizes(problem)
+    x, gates, w_in = p.x.contiguous(), p.gates.contiguous(), p.w_in.contiguous()
+    w_out, b_in, b_out = map(_contiguous, (p.w_out, p.b_in, p.b_out))
+    tensors = (at(x), at(gates), at(w_in), at(b_in), at(w_out), at(b_out))
+    if B == 1 and not keep and w_out is not None:
+        y = x.new_empty(1, n_out)
+        run("single", x.dtype, at(y), *tensors, G, K, n, n_out, p.relu, threads())
         return y, None
-    found = cpu.forward(y.numpy(), x, gates, w_in, b_in, _array(p.w_out), p.relu, T)
-    return y, Saved(*found)
+    found = find(gates) if found is None else found
+    offsets, N, T = found
+    y = x.new_empty(B, n_out) if w_out is not None else x.new_zeros(B, G * K)
+    saved = Saved(found, offsets.new_empty(3 * N), x.new_empty((2 * K + 1) * N))
+    places = (at(offsets), at(saved.entries), at(saved.floats))
+    run("forward", x.dtype, at(y), *tensors, *places, B, G, K, n, n_out, N, p.relu, T)
+    return y, saved
 
 
 def backward(
     problem: Problem, dy: Tensor, wanted: Wanted, saved: Saved | None, step: Step | None = None
 ) -> Gradients:
     """As `reference.backward`; with `step`, the weights that are wanted change in place."""
-    with in_the_open(("backward", problem.x.dtype, wanted, problem.probe is None, step is None)):
-        return _backward(problem, dy, wanted, saved, step)
-
-
-def _backward(
-    problem: Problem, dy: Tensor, wanted: Wanted, saved: Saved | None, step: Step | None
-) -> Gradients:
-    cpu, T, p = kernels(), threads(), problem
+    if step is not None and not _in_rows(problem):  # a step needs the memory of the weights
+        return descended(problem, backward(problem, dy, wanted, saved), step)
     if saved is None:
         _, saved = forward(problem)
         assert saved is not None
-    (start, end, row_gate, place, gate_off, example, value), H = saved
-    x, w_in, dout = _array(p.x), _array(p.w_in), _array(dy)
-    dS = _output_gradient(p, dy, gate_off, example)
-    dH, dg = cpu.back_values(dS, H, value, p.relu)
-    gradients = Gradients()
-    if wanted.x:
-        gradients.x = torch.zeros_like(p.x, memory_format=torch.contiguous_format)
-        cpu.down(gradients.x.numpy(), dH, w_in, start, end, row_gate, place, T)
-    if wanted.b_in:
-        gradients.b_in = p.x.new_empty(p.hidden)
-        cpu.back_sums(gradients.b_in.numpy(), dH, gate_off)
-    if wanted.b_out:
-        gradients.b_out = dy.sum(0)
-    if wanted.gates:
-        gradients.gates = torch.zeros_like(p.gates, memory_format=torch.contiguous_format)
-        cpu.scatter(gradients.gates.numpy(), dg, start, end, row_gate, place)
-        if p.probe is not None:
-            _add_probed(p, dy, gradients.gates)
-    # The weights last: a step changes them, and all that is above reads them.
-    if wanted.w_in:
-        gradients.w_in = weight(p.w_in, dH, x, gate_off, example, step)
-    if wanted.w_out and p.w_out is not None:
-        free = None if step is None else Step(step.lr, 0.0)  # its rows are outgoing weights
-        S = cpu.times(value, H)
-        gradients.w_out = weight(p.w_out, S, dout, gate_off, example, free)
+    p, (B, n, G, K, n_out) = problem, _sizes(problem)
+    x, w_in, w_out, dy = (
+        p.x.contiguous(),
+        p.w_in.contiguous(),
+        _contiguous(p.w_out),
+        dy.contiguous(),
+    )
+    gradients = Gradients(
+        x=x.new_empty(B, n) if wanted.x else None,
+        gates=x.new_empty(B, G) if wanted.gates else None,
+        w_in=_target(p.w_in, wanted.w_in, step),
+        b_in=x.new_empty(G * K) if wanted.b_in else None,
+        w_out=_target(p.w_out, wanted.w_out, step),
+        b_out=dy.sum(0) if wanted.b_out else None,
+    )
+    if wanted.gates and p.probe is not None:  # before a step changes the weights
+        probed = _probed(p, dy)
+    g, (offsets, N, T) = gradients, saved.found
+    places = (at(offsets), at(saved.entries), at(saved.floats))
+    targets = (at(g.x), at(g.gates), at(g.w_in), at(g.b_in), at(g.w_out))
+    lr, most = (-1.0, 0.0) if step is None else (float(step.lr), float(step.most))
+    tensors = (at(dy), at(x), at(w_in), at(w_out))
+    run(
+        "backward",
+        p.x.dtype,
+        *tensors,
+        *places,
+        *targets,
+        B,
+        G,
+        K,
+        n,
+        n_out,
+        N,
+        p.relu,
+        lr,
+        most,
+        T,
+    )
+    if g.gates is not None and p.probe is not None:
+        g.gates += probed
+    if step is not None:
+        g.w_in = g.w_out = None
     return gradients
 
 
-def weight(
-    w: Tensor, c: Any, rows: Any, gate_off: Any, example: Any, step: Step | None
-) -> Tensor | None:
-    """The gradient of w, rows Σ c·row; or None, and w one step further."""
-    cpu, T = kernels(), threads()
-    if step is None:
-        gradient = torch.empty_like(w, memory_format=torch.contiguous_format)
-        cpu.back_rows(gradient.numpy(), c, rows, gate_off, example, False, 0.0, T)
-        return gradient
-    c = c * c.dtype.type(-step.lr)
-    cpu.back_rows(w.detach().numpy(), c, rows, gate_off, example, True, step.most, T)
-    return None
-
-
-def _add_probed(problem: Problem, dy: Tensor, out: Tensor) -> None:
+def _probed(problem: Problem, dy: Tensor) -> Tensor:
     """The gradient of gates that are off but probed: weight·dS·H, evaluated here only."""
-    cpu, T, p = kernels(), threads(), problem
+    p, (B, n, G, K, n_out) = problem, _sizes(problem)
     assert p.probe is not None
-    weights = p.probe.masked_fill(p.gates != 0, 0)
-    start, end, row_gate, place, gate_off, example, value = cpu.index(_array(weights), T)
-    H = cpu.up(_array(p.x), _array(p.w_in), _bias(p), gate_off, example, p.relu, T)
-    _, dg = cpu.back_values(_output_gradient(p, dy, gate_off, example), H, value, p.relu)
-    dg = cpu.times(value, dg.reshape(1, -1))[0]
-    cpu.scatter(out.numpy(), dg, start, end, row_gate, place)
+    out = p.x.new_zeros(B, G)
+    weights = p.probe.masked_fill(p.gates != 0, 0).contiguous()
+    x, w_in = p.x.contiguous(), p.w_in.contiguous()
+    b_in, w_out = map(_contiguous, (p.b_in, p.w_out))
+    offsets, N, T = find(weights)
+    entries, floats = offsets.new_empty(3 * N), x.new_empty((2 * K + 1) * N)
+    tensors = (at(out), at(dy), at(x), at(weights), at(w_in), at(b_in), at(w_out))
+    places = (at(offsets), at(entries), at(floats))
+    run("probe", p.x.dtype, *tensors, *places, B, G, K, n, n_out, N, p.relu, T)
+    return out
 
 
-def _output_gradient(problem: Problem, dy: Tensor, gate_off: Any, example: Any) -> Any:
-    if problem.w_out is None:
-        return kernels().read_blocks(_array(dy), gate_off, example, problem.block)
-    w_out = _array(problem.w_out)
-    return kernels().back_dots(_array(dy), w_out, gate_off, example, problem.block, threads())
+def _target(w: Tensor | None, wanted: bool, step: Step | None) -> Tensor | None:
+    """Where a weight's gradient goes: into a tensor of its own or, with a step, onto itself."""
+    if w is None or not wanted:
+        return None
+    if step is not None:
+        return w.detach()
+    return torch.empty_like(w, memory_format=torch.contiguous_format)
 
 
-def _bias(problem: Problem) -> Any:
-    return _array(problem.x.new_zeros(problem.hidden) if problem.b_in is None else problem.b_in)
+def _in_rows(problem: Problem) -> bool:
+    w_in, w_out = problem.w_in, problem.w_out
+    return w_in.is_contiguous() and (w_out is None or w_out.is_contiguous())
 
 
-def _array(t: Tensor) -> Any:
-    """The tensor's memory, with contiguous rows."""
-    return t.detach().contiguous().numpy()
+def _sizes(problem: Problem) -> tuple[int, int, int, int, int]:
+    """B, in, gates, units in a block, out."""
+    (B, n), G = problem.x.shape, problem.gates.shape[1]
+    out = 0 if problem.w_out is None else problem.w_out.shape[1]
+    return B, n, G, problem.w_in.shape[0] // G, out
+
+
+def _contiguous(t: Tensor | None) -> Tensor | None:
+    return None if t is None else t.contiguous()
+
+
+def at(t: Tensor | None) -> int:
+    """The address of the tensor's numbers; 0 for None."""
+    return 0 if t is None else t.data_ptr()

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from hardgate.kernels.problem import Gradients, Problem
+
 
 class Step(NamedTuple):
     """w ← w - lr·gradient, then rows no longer than `most` (0: any length)."""
@@ -57,3 +59,13 @@ def descend(w: Tensor, gradient: Tensor, step: Step) -> None:
     w.detach().add_(gradient, alpha=-step.lr)
     if step.most > 0:
         w.detach().renorm_(2, 0, step.most)
+
+
+def descended(problem: Problem, gradients: Gradients, step: Step) -> Gradients:
+    """The weights of a layer one step further, their gradients used up."""
+    if gradients.w_in is not None:
+        descend(problem.w_in, gradients.w_in, step)
+    if gradients.w_out is not None and problem.w_out is not None:
+        descend(problem.w_out, gradients.w_out, Step(step.lr, 0.0))  # rows are outgoing weights
+    gradients.w_in = gradients.w_out = None
+    return gradients

@@ -5,16 +5,18 @@ from __future__ import annotations
 import platform
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear
+from torch import Tensor
+from torch.nn.functional import linear
 
 import hardgate
-from hardgate import UNITS, ConditionalMLP, FusedSGD, Unit, functional
+from hardgate import functional
+from hardgate.lab.bench_memory import peaks
+from hardgate.lab.bench_progress import Progress
 from hardgate.lab.timing import Run, interleave
 
 LAYERS = [(1024, 4096, 1024, 1), (784, 2000, 10, 1), (1024, 4096, 1024, 16)]
@@ -33,6 +35,8 @@ class Timing:
     batch: int
     density: float
     milliseconds: dict[str, float]
+    megabytes: dict[str, float] = field(default_factory=dict)  # at most, where it was measured
+    units: int | None = None  # of the ungated network, where its width was looked for
 
     def ratio(self, name: str) -> float:
         """How many times faster than the first rival."""
@@ -109,13 +113,14 @@ class Layer:
         return run
 
 
-def layers(seconds: float) -> Iterator[Timing]:
+def layers(seconds: float, progress: Progress) -> Iterator[Timing]:
     """Forward, and forward with backward, at 10 % density, random gates, index included."""
     for sizes in LAYERS:
         for batch in BATCHES:
+            name = "-".join(map(str, sizes[:3])) + (f" blocks of {sizes[3]}" * (sizes[3] > 1))
+            progress.case(f"{name}, B = {batch}")
             layer = Layer.random(sizes, batch, 0.1)
             _assert_equal(layer)
-            name = "-".join(map(str, sizes[:3])) + (f" blocks of {sizes[3]}" * (sizes[3] > 1))
             with torch.no_grad():
                 runs: dict[str, Run] = {
                     "dense": layer.dense,
@@ -132,107 +137,37 @@ def layers(seconds: float) -> Iterator[Timing]:
             yield Timing("forward + backward", name, batch, 0.1, interleave(rivals, seconds))
 
 
-def densities(seconds: float) -> Iterator[Timing]:
+def densities(seconds: float, progress: Progress) -> Iterator[Timing]:
     """Forward time against density, B = 32."""
     for sizes in LAYERS[:2]:
+        name = "-".join(map(str, sizes[:3]))
         for density in DENSITIES:
+            progress.case(f"{name}, density {density}")
             layer = Layer.random(sizes, 32, density)
             _assert_equal(layer)
             with torch.no_grad():
                 runs: dict[str, Run] = {"dense": layer.dense}
                 for backend in ("sparse", "auto"):
                     runs[backend] = partial(layer.conditional, backend)
-                name = "-".join(map(str, sizes[:3]))
                 yield Timing("density", name, 32, density, interleave(runs, seconds))
 
 
-def widths(seconds: float) -> Iterator[Timing]:
-    """Forward time against the number of experts, 200 of them on."""
+def widths(seconds: float, progress: Progress) -> Iterator[Timing]:
+    """Forward time and memory against the number of experts, 200 of them on."""
     for hidden in WIDTHS:
         for batch in (1, 32):
-            layer = Layer.random((784, hidden, 10, 1), batch, ACTIVE / hidden)
+            progress.case(f"{hidden} experts, B = {batch}")
+            density = ACTIVE / hidden
+            layer = Layer.random((784, hidden, 10, 1), batch, density)
+            _assert_equal(layer)
             with torch.no_grad():
                 runs: dict[str, Run] = {
                     "dense": layer.dense,
                     "sparse": partial(layer.conditional, "sparse"),
                 }
+                memory = peaks(runs)
                 times = interleave(runs, seconds)
-                yield Timing("width", str(hidden), batch, ACTIVE / hidden, times)
-
-
-class Ungated(nn.Sequential):
-    """A ReLU network of the same width: what the gates have to beat."""
-
-    def __init__(self) -> None:
-        super().__init__(nn.Linear(784, 2000), nn.ReLU(), nn.Linear(2000, 10))
-
-
-class Plain(nn.Module):
-    """The gated network as anyone would write it in torch: every expert computed, then masked."""
-
-    def __init__(self, unit: Unit, bottleneck: int) -> None:
-        super().__init__()
-        self.hidden, self.gates = nn.Linear(784, bottleneck), nn.Linear(bottleneck, 2000)
-        self.experts, self.out = nn.Linear(784, 2000), nn.Linear(2000, 10)
-        self.unit = unit
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits of the ten classes."""
-        h = self.unit(self.gates(torch.tanh(self.hidden(x))))
-        y: Tensor = self.out(self.experts(x) * h)
-        return y
-
-
-def steps(units: list[str], seconds: float) -> Iterator[Timing]:
-    """The whole training step of the paper's network: gater, noise, loss, backward, optimiser."""
-    x, y = torch.rand(2048, 784), torch.randint(10, (2048,))
-    for name in units:
-        for bottleneck in (400, 100):
-            torch.manual_seed(0)
-            models: dict[str, nn.Module] = {
-                "dense": Plain(UNITS[name](), bottleneck),
-                "SGD": _network(UNITS[name](), bottleneck, x),
-                "FusedSGD": _network(UNITS[name](), bottleneck, x),
-                "ungated": Ungated(),
-            }
-            runs: dict[str, Run] = {}
-            for rival, model in models.items():
-                lr = 1e-6  # the weights, and with them the density, stay where they are
-                optimiser = (
-                    FusedSGD(model, lr)
-                    if rival == "FusedSGD"
-                    else torch.optim.SGD(model.parameters(), lr, fused=True)
-                )
-                runs[rival] = _step(model, optimiser, x, y)
-            times = interleave(runs, seconds)
-            layer = models["SGD"]
-            assert isinstance(layer, ConditionalMLP)
-            density = layer.telemetry().density
-            yield Timing("training step", f"{name}, bottleneck {bottleneck}", 32, density, times)
-
-
-def _network(unit: Unit, bottleneck: int, x: Tensor) -> ConditionalMLP:
-    torch.manual_seed(0)
-    model = ConditionalMLP(784, 2000, 10, bottleneck=bottleneck, unit=unit)
-    hardgate.start_gates_(model, x[:500])
-    return model
-
-
-def _step(
-    model: nn.Module, optimiser: torch.optim.Optimizer, x: Tensor, y: Tensor
-) -> Callable[[], None]:
-    position = 0
-
-    def run() -> None:
-        nonlocal position
-        position = (position + 32) % 2016
-        batch = slice(position, position + 32)
-        optimiser.zero_grad()
-        losses = cross_entropy(model(x[batch]), y[batch], reduction="none")
-        (losses.mean() + hardgate.score_loss(model, losses)).backward()
-        optimiser.step()
-
-    return run
+                yield Timing("width", str(hidden), batch, density, times, memory)
 
 
 def _assert_equal(layer: Layer) -> None:

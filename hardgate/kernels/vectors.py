@@ -1,0 +1,336 @@
+"""The inner loops of the kernels, emitted as explicit vectors.
+
+Three loops do all the multiplications: `dots`, products of one or four rows with others; `sums`,
+rows added to one row; `onto`, rows added to several rows. LLVM's own vectoriser leaves up to a
+third of their speed behind. `nnan` and `ninf` are *not* allowed: NaN and ∞ come through.
+
+Integer arguments are addresses, row lengths (ld…) and counts; `zero` gives the dtype, and indices
+are int32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+FLAGS = ("reassoc", "contract", "nsz", "arcp")
+VECTOR = 32  # bytes; LLVM splits or joins them for the CPU at hand
+
+_INT, _INDEX = ir.IntType(64), ir.IntType(32)
+
+
+# --- what they are made of --------------------------------------------------------------------
+
+
+def _loop(b, start, stop, step, carried, body):
+    """Emit: while start + step <= stop: carried = body(start, carried); start += step."""
+    before = b.block
+    head, inside, after = (b.append_basic_block(name) for name in ("head", "inside", "after"))
+    b.branch(head)
+    b.position_at_end(head)
+    k, values = b.phi(_INT), [b.phi(value.type) for value in carried]
+    following = b.add(k, _INT(step))
+    b.cbranch(b.icmp_signed("<=", following, stop), inside, after)
+    b.position_at_end(inside)
+    results = body(k, values)
+    for phi, first, later in zip([k, *values], [start, *carried], [following, *results]):
+        phi.add_incoming(first, before)
+        phi.add_incoming(later, b.block)
+    b.branch(head)
+    b.position_at_end(after)
+    return k, values
+
+
+def _columns(b, n, width, unroll, carried, body):
+    """Emit body over 0..n: `unroll` vectors at a time, then one, then single numbers.
+
+    `carried` are sums, one vector for each of the unrolled; they come back as numbers.
+    """
+    k, carried = _loop(b, _INT(0), n, unroll * width, carried, body(unroll, width))
+    each = len(carried) // unroll
+    for s in range(1, unroll):
+        for q in range(each):
+            carried[q] = b.fadd(carried[q], carried[s * each + q], flags=FLAGS)
+    k, carried = _loop(b, k, n, width, carried[:each], body(1, width))
+    carried = [_sum(b, vector) for vector in carried]
+    return _loop(b, k, n, 1, carried, body(1, 1))[1]
+
+
+def _ladder(b, count, most, emit):
+    """Emit emit(R, first, start) over `count` > 0 rows: up to `most`, then `most` at a time."""
+    odd = b.add(b.urem(b.sub(count, _INT(1)), _INT(most)), _INT(1))
+    after = b.append_basic_block("after")
+    choice = b.switch(odd, after)
+    for R in range(1, most + 1):
+        block = b.append_basic_block(f"rows{R}")
+        choice.add_case(_INT(R), block)
+        b.position_at_end(block)
+        emit(R, _INT(0), True)
+        b.branch(after)
+    b.position_at_end(after)
+
+    def more(k, _):
+        emit(most, k, False)
+        return []
+
+    _loop(b, odd, count, most, [], more)
+
+
+def _pointer(b, address, scalar, offset=None):
+    pointer = b.inttoptr(address, scalar.as_pointer())
+    return pointer if offset is None else b.gep(pointer, [offset])
+
+
+def _nth(b, indices, k):
+    return b.zext(b.load(b.gep(indices, [k])), _INT)
+
+
+def _chosen(b, address, scalar, ld, indices, first, R):
+    """Pointers to the R rows that indices[first…] choose."""
+    numbers = [_nth(b, indices, b.add(first, _INT(r))) for r in range(R)]
+    return [_pointer(b, address, scalar, b.mul(ld, number)) for number in numbers]
+
+
+def _load(b, pointer, k, width):
+    at = b.gep(pointer, [k])
+    if width > 1:
+        at = b.bitcast(at, ir.VectorType(pointer.type.pointee, width).as_pointer())
+    return b.load(at, align=4)
+
+
+def _store(b, value, pointer, k):
+    b.store(value, b.bitcast(b.gep(pointer, [k]), value.type.as_pointer()), align=4)
+
+
+def _product(b, x, y, z):
+    """x·y + z."""
+    return b.fadd(b.fmul(x, y, flags=FLAGS), z, flags=FLAGS)
+
+
+def _prefetch(b, pointer, k):
+    """Ask for the cache line of pointer[k]."""
+    byte, flag = ir.IntType(8).as_pointer(), _INDEX
+    kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
+    function = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0")
+    b.call(function, [b.bitcast(b.gep(pointer, [k]), byte), flag(0), flag(3), flag(1)])
+
+
+def _zeros(scalar, width, count):
+    zero = scalar(0.0) if width == 1 else ir.VectorType(scalar, width)([0.0] * width)
+    return [zero] * count
+
+
+def _spread(b, number, width):
+    """The vector that is `number` everywhere."""
+    if width == 1:
+        return number
+    none = ir.VectorType(number.type, width)(ir.Undefined)
+    first = b.insert_element(none, number, _INDEX(0))
+    return b.shuffle_vector(first, none, ir.VectorType(_INDEX, width)([0] * width))
+
+
+def _sum(b, vector):
+    """The sum of its numbers, by halves."""
+    width = vector.type.count
+    while width > 1:
+        width //= 2
+        halves = [list(range(width)), list(range(width, 2 * width))]
+        masks = [ir.VectorType(_INDEX, width)(half) for half in halves]
+        low, high = (b.shuffle_vector(vector, vector, mask) for mask in masks)
+        vector = b.fadd(low, high, flags=FLAGS)
+    return b.extract_element(vector, _INDEX(0))
+
+
+def _kind(context, zero):
+    """The dtype's scalar, and how many fill a vector."""
+    return context.get_value_type(zero), VECTOR * 8 // zero.bitwidth
+
+
+def _void(zero, integers):
+    return types.void(*[types.int64] * integers, zero)
+
+
+# --- the loops --------------------------------------------------------------------------------
+
+
+def dots(U, most) -> Any:
+    """out[u, r] = w[u] · x[i[r]] + bias[u] for U rows of w and 0 ≤ r < count, count > 0."""
+
+    @intrinsic
+    def emitted(context, w, ldw, x, ldx, i, count, n, out, ldo, bias, zero):
+        def generate(context, b, signature, values):
+            w, ldw, x, ldx, i, count, n, out, ldo, bias, _ = values
+            scalar, width = _kind(context, zero)
+            indices, results = _pointer(b, i, _INDEX), _pointer(b, out, scalar)
+            ws = [_pointer(b, w, scalar, b.mul(ldw, _INT(u))) for u in range(U)]
+
+            def emit(R, first, start):
+                xs = _chosen(b, x, scalar, ldx, indices, first, R)
+
+                def body(unroll, width):
+                    def step(k, sums):
+                        sums = list(sums)
+                        for s in range(unroll):
+                            at = b.add(k, _INT(s * width))
+                            if start and U == 1 and width > 1 and s % 2 == 0:
+                                _prefetch(b, ws[0], b.add(at, ldw))  # the next row
+                            # Four rows: 12 sums, 3 others and a weight fill the 16 registers.
+                            # One row: the others are read where they are multiplied.
+                            rows = [_load(b, pointer, at, width) for pointer in xs if U > 1]
+                            for u, pointer in enumerate(ws):
+                                weight = _load(b, pointer, at, width)
+                                for r in range(R):
+                                    row = rows[r] if U > 1 else _load(b, xs[r], at, width)
+                                    q = (s * U + u) * R + r
+                                    sums[q] = _product(b, weight, row, sums[q])
+                        return sums
+
+                    return step
+
+                unroll = max(1, min(4, 10 // (U * R)))  # enough sums at once to hide the latency
+                sums = _zeros(scalar, width, U * R * unroll)
+                sums = _columns(b, n, width, unroll, sums, body)
+                for u in range(U):
+                    shift = b.load(_pointer(b, bias, scalar, _INT(u)))
+                    for r in range(R):
+                        at = b.add(b.mul(ldo, _INT(u)), b.add(first, _INT(r)))
+                        _store(b, b.fadd(sums[u * R + r], shift), results, at)
+
+            _ladder(b, count, most, emit)
+            return context.get_dummy_value()
+
+        return _void(zero, 10), generate
+
+    return emitted
+
+
+def sums(add, placed) -> Any:
+    """out (+)= Σ c[r] x[i[r]] over 0 ≤ r < count, count > 0; with `placed`, c[place[r]]."""
+
+    @intrinsic
+    def emitted(context, out, c, place, x, ldx, i, count, n, zero):
+        def generate(context, b, signature, values):
+            out, c, place, x, ldx, i, count, n, _ = values
+            scalar, width = _kind(context, zero)
+            indices, places = _pointer(b, i, _INDEX), _pointer(b, place, _INDEX)
+            result, factors = _pointer(b, out, scalar), _pointer(b, c, scalar)
+
+            def emit(R, first, start):
+                xs = _chosen(b, x, scalar, ldx, indices, first, R)
+                rs = [b.add(first, _INT(r)) for r in range(R)]
+                cs = [b.load(b.gep(factors, [_nth(b, places, r) if placed else r])) for r in rs]
+
+                def body(unroll, width):
+                    spread = [_spread(b, factor, width) for factor in cs]
+
+                    def step(k, _):
+                        for s in range(unroll):
+                            at = b.add(k, _INT(s * width))
+                            (total,) = _zeros(scalar, width, 1)
+                            if add or not start:
+                                total = _load(b, result, at, width)
+                            for factor, pointer in zip(spread, xs):
+                                total = _product(b, factor, _load(b, pointer, at, width), total)
+                            _store(b, total, result, at)
+                        return []
+
+                    return step
+
+                _columns(b, n, width, 2, [], body)
+
+            _ladder(b, count, 8, emit)
+            return context.get_dummy_value()
+
+        return _void(zero, 8), generate
+
+    return emitted
+
+
+def onto(most, V, add, by_rows) -> Any:
+    """out[m] (+)= Σ_q c[m, q] x[q] for 0 ≤ m < count and 0 ≤ q < many, V vectors at a time.
+
+    The indices i choose the rows out[i[m]] that are added to, with c [many, count]; or, with
+    `by_rows`, the rows x[i[q]] that are added, with c [count, many]. ldc is the length of c's rows.
+    """
+
+    @intrinsic
+    def emitted(context, out, ldo, c, ldc, x, ldx, i, count, many, n, zero):
+        def generate(context, b, signature, values):
+            out, ldo, c, ldc, x, ldx, i, count, many, n, _ = values
+            scalar, width = _kind(context, zero)
+            indices, factors = _pointer(b, i, _INDEX), _pointer(b, c, scalar)
+
+            def strip(k, unroll, width):
+                at = [b.add(k, _INT(v * width)) for v in range(unroll)]
+
+                def emit(M, first, start):
+                    ms = [b.add(first, _INT(m)) for m in range(M)]
+                    lines = ms if by_rows else [_nth(b, indices, m) for m in ms]
+                    outs = [_pointer(b, out, scalar, b.mul(ldo, line)) for line in lines]
+                    totals = _zeros(scalar, width, M * unroll)
+                    if add:
+                        totals = [_load(b, pointer, kk, width) for pointer in outs for kk in at]
+
+                    def step(q, totals):
+                        line, totals = _nth(b, indices, q) if by_rows else q, list(totals)
+                        row = _pointer(b, x, scalar, b.mul(ldx, line))
+                        vectors = [_load(b, row, kk, width) for kk in at]
+                        for p, m in enumerate(ms):
+                            large, small = (m, q) if by_rows else (q, m)
+                            factor = b.load(b.gep(factors, [b.add(b.mul(ldc, large), small)]))
+                            factor = _spread(b, factor, width)
+                            for v, vector in enumerate(vectors, p * unroll):
+                                totals[v] = _product(b, factor, vector, totals[v])
+                        return totals
+
+                    _, totals = _loop(b, _INT(0), many, 1, totals, step)
+                    for p, total in enumerate(totals):
+                        _store(b, total, outs[p // unroll], at[p % unroll])
+
+                _ladder(b, count, most, emit)
+                return []
+
+            # Strips outside, rows inside: a strip of x stays in the cache for all rows of out.
+            def body(unroll, width):
+                return lambda k, _: strip(k, unroll, width)
+
+            _columns(b, n, width, V, [], body)
+            return context.get_dummy_value()
+
+        return _void(zero, 10), generate
+
+    return emitted
+
+
+@intrinsic
+def pointer(context, address, zero):
+    """The address as a pointer to numbers of this dtype."""
+
+    def generate(context, b, signature, values):
+        return b.inttoptr(values[0], context.get_value_type(zero).as_pointer())
+
+    return types.CPointer(zero)(types.int64, zero), generate
+
+
+@intrinsic
+def pack8(context, address, positions, first, out, zero):
+    """Which of the 8 numbers at the address are not zero: `first` + their positions, and how many.
+
+    `positions` is the table of what to write for each of the 256 cases; 8 int32 are always written.
+    """
+
+    def generate(context, b, signature, values):
+        scalar, (address, positions, first, out, _) = context.get_value_type(zero), values
+        eight = _load(b, _pointer(b, address, scalar), _INT(0), 8)
+        on = b.fcmp_unordered("!=", eight, _zeros(scalar, 8, 1)[0])
+        case = b.zext(b.bitcast(on, ir.IntType(8)), _INT)
+        row = _load(b, _pointer(b, positions, _INDEX), b.mul(case, _INT(8)), 8)
+        row = b.add(row, _spread(b, b.trunc(first, _INDEX), 8))
+        _store(b, row, _pointer(b, out, _INDEX), _INT(0))
+        return b.ctpop(case)
+
+    return types.int64(*[types.int64] * 4, zero), generate

@@ -1,0 +1,112 @@
+"""The options of `hardgate reproduce`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from hardgate.reproduce.command import (
+    DEFAULT_JOBS,
+    REFUSALS,
+    discard,
+    plan,
+    reproduce,
+    writable,
+)
+from hardgate.reproduce.pool import Source
+from hardgate.reproduce.settings import PAPER_ROWS, PRESETS, ROWS, SettingsError
+
+
+def reproduce_command(
+    preset: Annotated[
+        str, typer.Option(help=f"How long to train: {' or '.join(PRESETS)}.")
+    ] = "quick",
+    row: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"A row of the table; repeatable. One of {', '.join(ROWS)}. "
+            f"The first {len(PAPER_ROWS)}, the paper's, if left out."
+        ),
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Other than the preset's.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of weights, batches and noise.")] = 0,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="How many seeds of each row, counted from --seed.")
+    ] = 1,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Rows side by side; the cores are shared out among them.")
+    ] = DEFAULT_JOBS,
+    dataset: Annotated[str, typer.Option(help="mnist or fashion-mnist.")] = "mnist",
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder of the four IDX files, gzipped or not. If left out, MNIST is taken "
+            "from the cache, and downloaded on first use."
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Checkpoints, weights and records.")] = Path(
+        "out/reproduce"
+    ),
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write the list of records here.")
+    ] = None,
+    change: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Another setting, like lr=0.05; repeatable."),
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start these rows anew; removes what they left.")
+    ] = False,
+) -> None:
+    """Train the paper's network with each of its gaters; print both tables.
+
+    The network of Fig. 1 learns MNIST: a gater with 400 hidden units opens
+    10 % of 2000 gates, and behind each is a linear expert. The table shows
+    the cross-entropy in training, the errors on the last 10 000 training
+    images and on the test images, the gates that are on, and the paper's
+    figures. Settings were chosen on validation; the test images are read
+    once, when a row is finished.
+
+    It may be killed at any time: the same command carries on, and ends with
+    the same bits. Other settings for rows that are there already are refused:
+    type --fresh, or another --out.
+
+    Examples:
+
+        hardgate reproduce
+
+        hardgate reproduce --row straight_through --row rectifier --epochs 20
+
+        hardgate reproduce --preset paper --seeds 3 --out runs --json all.json
+
+        hardgate reproduce --row best --set lr=0.05 --out trial
+    """
+    console = Console()
+    try:
+        changes = _changes(change or [], epochs)
+        jobs_ = plan(row or [], range(seed, seed + seeds), preset, changes, out, dataset, jobs)
+        source = Source(dataset, data)
+        if json_file is not None:
+            writable(json_file)
+        if fresh:
+            discard(jobs_)
+        code = reproduce(jobs_, jobs, source, json_file, console)
+    except SettingsError as error:
+        raise typer.BadParameter(str(error)) from None
+    except REFUSALS as error:
+        console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from None
+    raise typer.Exit(code)
+
+
+def _changes(given: list[str], epochs: int | None) -> dict[str, object]:
+    for text in given:
+        if "=" not in text:
+            raise SettingsError(f"--set expected NAME=VALUE, like --set lr=0.05, got {text!r}.")
+    changes: dict[str, object] = {}
+    for text in given:
+        name, _, changes[name] = text.partition("=")
+    return changes if epochs is None else {**changes, "epochs": epochs}

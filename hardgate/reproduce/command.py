@@ -1,0 +1,125 @@
+"""`hardgate reproduce`: which rows, how many at a time, and the table at the end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from hardgate.reproduce.checkpoint import SaveError, dump, write
+from hardgate.reproduce.data import DataError, load
+from hardgate.reproduce.display import Plain, Watch
+from hardgate.reproduce.lock import LockedError, lock
+from hardgate.reproduce.network import check
+from hardgate.reproduce.pool import Source, run_jobs
+from hardgate.reproduce.settings import PAPER_ROWS, settings_of
+from hardgate.reproduce.table import rich_table
+from hardgate.reproduce.train import Job
+
+REFUSALS = (SaveError, DataError, LockedError)  # the message says what to do
+
+# The cores this process may use; where there are many, every row of the table at once.
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+DEFAULT_JOBS = min(CORES, len(PAPER_ROWS))
+
+# Seconds per epoch, roughly: slow rows start first, so that the cores finish together.
+_COST = {
+    "stochastic_times_smooth": 24,
+    "straight_through": 22,
+    "best": 22,
+    "stochastic_binary": 18,
+    "noisy_rectifier": 12,
+    "rectifier": 12,
+    "dense": 10,
+    "sigmoid_noise": 6,
+    "sigmoid": 6,
+}
+
+
+def plan(
+    rows: Sequence[str],
+    seeds: Sequence[int],
+    preset: str,
+    changes: Mapping[str, Any],
+    out: Path,
+    dataset: str,
+    jobs: int,
+) -> list[Job]:
+    """The jobs, in the order of the table; raises `SettingsError` before anything runs."""
+    threads = max(1, CORES // jobs)
+    planned = []
+    for row in dict.fromkeys(rows or PAPER_ROWS):
+        settings = settings_of(row, preset, changes)
+        check(settings)
+        for seed in seeds:
+            folder = out / f"{dataset}-{preset}" / f"{row}-{seed}"
+            planned.append(Job(row, seed, settings, preset, folder, threads))
+    return planned
+
+
+def discard(jobs: Sequence[Job]) -> None:
+    """`--fresh`: remove what earlier runs of these jobs left."""
+    for job in jobs:
+        if job.folder.exists():
+            with lock(job.folder):
+                shutil.rmtree(job.folder)
+
+
+def writable(path: Path) -> None:
+    """Raise now, not after hours, if a file could not be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SaveError(f"cannot make the folder of {path}: {error.strerror}.") from error
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise SaveError(f"cannot write {path}: it is a folder, or not writable.")
+
+
+def reproduce(
+    jobs: Sequence[Job], width: int, source: Source, json_file: Path | None, console: Console
+) -> int:
+    """Train the jobs and print the table.
+
+    Args:
+        jobs: from `plan`.
+        width: how many at a time.
+        source: of the data.
+        json_file: where the list of records goes, or None.
+        console: to print on.
+
+    Returns:
+        the exit code: 0, 1 if a row failed, 130 after Ctrl-C.
+    """
+    load(source.name, source.directory, say=lambda message: _print(console, message))
+    display = Watch(console, jobs) if console.is_terminal else Plain(console)
+    stopped = False
+    try:
+        with display if isinstance(display, Watch) else nullcontext():
+            run_jobs(sorted(jobs, key=_cost, reverse=True), width, source, display)
+    except KeyboardInterrupt:
+        stopped = True
+    records = [display.records[job] for job in jobs if job in display.records]
+    if records:
+        console.print(rich_table(records))
+    for job, message in display.failures.items():
+        _print(console, f"{job.row}, seed {job.seed}, failed: {message}", style="red")
+    if json_file is not None and records:
+        write(json_file, "[\n{}\n]\n".format(",\n".join(map(dump, records))).encode())
+    if stopped:
+        _print(console, "Stopped. The same command carries on from each row's last checkpoint.")
+    where = sorted({str(job.folder.parent) for job in jobs})
+    _print(console, f"→ {', '.join([*where, *([str(json_file)] if json_file else [])])}")
+    return 130 if stopped else int(bool(display.failures))
+
+
+def _cost(job: Job) -> int:
+    return _COST[job.row] * job.settings.epochs
+
+
+def _print(console: Console, message: str, style: str | None = None) -> None:
+    console.print(message, style=style, highlight=False, soft_wrap=True, markup=False)

@@ -1,0 +1,142 @@
+"""One row of the table, top to bottom: data → model → loop → evaluation → record."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from hardgate import score_loss, sparsity_loss
+from hardgate.reproduce import checkpoint
+from hardgate.reproduce.checkpoint import Say
+from hardgate.reproduce.evaluate import calibrate, evaluate
+from hardgate.reproduce.lock import lock
+from hardgate.reproduce.record import finished, identity, make_record
+from hardgate.reproduce.settings import Settings
+from hardgate.reproduce.state import Run
+
+if TYPE_CHECKING:
+    from hardgate.reproduce.data import Dataset, Split
+
+RECORD, WEIGHTS = "record.json", "weights.safetensors"
+_TELL_EVERY = 0.3  # seconds
+
+
+@dataclass(frozen=True)
+class Job:
+    """A row to train: what to do, with which seed, and where."""
+
+    row: str
+    seed: int
+    settings: Settings
+    preset: str
+    folder: Path
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a row is; errors in percent, NaN where there is none yet."""
+
+    epoch: float  # done, with the fraction of the running one
+    epochs: int
+    loss: float  # in training, of the running epoch
+    valid_error: float  # of the last epoch
+    best_error: float  # of the best epoch
+    density: float  # in training, of the last epoch
+    weight: float  # the sparsity penalty's λ
+    left: float  # seconds
+
+
+class DivergedError(RuntimeError):
+    """The loss is not a number any more."""
+
+
+Tell = Callable[[Progress], None]
+
+
+def train(job: Job, data: Dataset, tell: Tell, say: Say) -> dict[str, Any]:
+    """Train a row to its end, from its last checkpoint if there is one.
+
+    Whenever it is killed, the same call carries on and ends with the same bits, given the same
+    number of threads.
+
+    Args:
+        job: the row.
+        data: what to train, validate and test on.
+        tell: given the progress a few times a second.
+        say: given what the user should read, such as that a checkpoint was damaged.
+
+    Returns:
+        the record, which is also in `record.json`, beside `weights.safetensors`.
+    """
+    with lock(job.folder):
+        same = identity(job.row, job.seed, job.settings, job.threads, data)
+        record = finished(job.folder / RECORD, same)
+        if record is not None:
+            return record
+        torch.set_num_threads(job.threads)
+        torch.manual_seed(job.seed)
+        run = Run(job.settings, data.train)
+        run.resume(checkpoint.load(job.folder, say), same, job.folder)
+        while run.epoch < job.settings.epochs:
+            start = time.perf_counter()
+            loss, density = _epoch(run, data.train, tell)
+            model = run.evaluated()
+            calibrate(model, data.train, job.settings.rate)
+            valid = evaluate(model, data.valid)
+            run.note(loss, density, valid, time.perf_counter() - start)
+            checkpoint.save(job.folder, run.epoch, run.tensors(), {**same, **run.state()})
+            tell(_progress(run, 0.0, loss))
+        record = make_record(run, data, job.preset, same)
+        _finish(job.folder, run, record)
+        return record
+
+
+def _epoch(run: Run, train: Split, tell: Tell) -> tuple[float, float]:
+    """One pass over the training images: mean cross-entropy and density, both as trained."""
+    settings, model = run.settings, run.model.train()
+    batches = torch.randperm(len(train.y)).split(settings.batch)
+    total, seen, told = 0.0, 0, time.monotonic()
+    for step, index in enumerate(batches):
+        run.schedule(step / len(batches))
+        losses = cross_entropy(model(train.x[index]), train.y[index], reduction="none")
+        loss = losses.mean()
+        total, seen = total + losses.detach().sum().item(), seen + len(index)
+        if not math.isfinite(total):  # before the backward pass, where FusedSGD steps
+            raise DivergedError(
+                f"the loss is {loss.item()} in epoch {run.epoch + 1}, step {step + 1}"
+            )
+        (loss + score_loss(model, losses) + sparsity_loss(model)).backward()
+        run.step()
+        if time.monotonic() > told + _TELL_EVERY:
+            told = time.monotonic()
+            tell(_progress(run, step / len(batches), total / seen))
+    return total / seen, model.density()
+
+
+def _progress(run: Run, part: float, loss: float) -> Progress:
+    """`part` of the running epoch is done."""
+    return Progress(
+        epoch=run.epoch + part,
+        epochs=run.settings.epochs,
+        loss=loss,
+        valid_error=run.last("valid_error"),
+        best_error=run.best_error(),
+        density=run.last("density"),
+        weight=run.last("weight"),
+        left=run.seconds_left(part),
+    )
+
+
+def _finish(folder: Path, run: Run, record: dict[str, Any]) -> None:
+    """The weights, then the record that says the run is finished; then checkpoints may go."""
+    checkpoint.write_tensors(folder / WEIGHTS, run.best)
+    checkpoint.write_json(folder / RECORD, record)
+    checkpoint.clear(folder)

@@ -1,0 +1,199 @@
+"""`hardgate reproduce` as a user sees it: processes, kills, refusals, the table, the display."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from hardgate.cli import app
+from hardgate.reproduce.display import Plain, Watch
+from hardgate.reproduce.settings import PAPER_ROWS, ROWS
+from hardgate.reproduce.table import COLUMNS, markdown, rich_table
+from hardgate.reproduce.train import Progress
+from tests.tiny_runs import command, files, finish, job, same_ends, start
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return files(tmp_path_factory.mktemp("data") / "idx")
+
+
+def read_until(word: str, process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if word in line:
+            return
+    raise AssertionError(f"the process ended without {word!r}")
+
+
+def test_the_command_trains_side_by_side_and_prints_the_table(tmp_path: Path, folder: Path) -> None:
+    """One row cannot be written: the others go on, and the exit code says so."""
+    out, rows = tmp_path / "out", tmp_path / "new" / "records.json"
+    (out / "mnist-quick").mkdir(parents=True)
+    (out / "mnist-quick" / "sigmoid-1").touch()  # a file where the folder goes
+    args = ("--row=rectifier", "--row=sigmoid", "--seeds=2", "--jobs=2", f"--json={rows}")
+    code, output = finish(command(*args, data=folder, out=out))
+    assert code == 1, output
+    for word in ("Baseline", "±", "1.60", "epoch 3/3", "(seed 1)", str(out / "mnist-quick")):
+        assert word in output
+    assert "sigmoid, seed 1, failed: cannot write in" in output
+    assert "Traceback" not in output
+    records = json.loads(rows.read_text())
+    found = [(r["row"], r["seed"]) for r in records]
+    assert found == [("rectifier", 0), ("rectifier", 1), ("sigmoid", 0)]
+
+
+def test_killed_at_any_moment_the_command_carries_on(tmp_path: Path, folder: Path) -> None:
+    changes, chance = {"epochs": 12, "average": 0.9, "momentum": 0.5}, random.Random(0)
+
+    def line(out: str) -> list[str]:
+        args = ("--row=stochastic_binary", "--jobs=2")
+        return command(*args, data=folder, out=tmp_path / out, **changes)
+
+    code, output = finish(line("whole"))
+    assert code == 0, output
+    for _ in range(2):
+        with start(line("parts")) as process:
+            read_until("epoch", process)
+            time.sleep(0.3 * chance.random())
+            process.kill()  # its worker notices, and frees the lock
+    code, output = finish(line("parts"))
+    assert code == 0, output
+    name = "mnist-quick/stochastic_binary-0"
+    same_ends(tmp_path / "whole" / name, tmp_path / "parts" / name)
+
+
+def test_ctrl_c_stops_everything_and_says_how_to_go_on(tmp_path: Path, folder: Path) -> None:
+    with start(command("--row=dense", data=folder, out=tmp_path, epochs=100000)) as process:
+        read_until("epoch", process)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        output, _ = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "The same command carries on" in output
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--row=nope"], ["'nope' is not a row", *ROWS]),
+        (["--preset=slow"], ["'slow' is not a preset", "quick, paper"]),
+        (["--set=lr"], ["--set expected NAME=VALUE"]),
+        (["--set=learning=3"], ["'learning' is not a setting", "sparsity_weight"]),
+        (["--seeds=0"], ["--seeds", "1"]),
+        (["--bogus"], ["No such option"]),
+    ],
+)
+def test_refusals_of_the_command(args: list[str], words: list[str]) -> None:
+    result = CliRunner().invoke(app, ["reproduce", *args], env={"COLUMNS": "100"})
+    assert result.exit_code == 2
+    text = " ".join(result.output.replace("│", " ").split())
+    for word in words:
+        assert word in text
+
+
+def test_data_that_are_not_there_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    for args in ([f"--data={tmp_path}"], ["--dataset=cifar"]):
+        result = CliRunner().invoke(app, ["reproduce", f"--out={tmp_path / 'out'}", *args])
+        assert result.exit_code == 1
+        assert "expected" in result.output
+        assert not (tmp_path / "out").exists()
+
+
+def test_fresh_starts_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hardgate.reproduce.command import discard, plan
+
+    (job_,) = plan(["sigmoid"], [0], "quick", {}, tmp_path, "mnist", 2)
+    job_.folder.mkdir(parents=True)
+    (job_.folder / "record.json").write_text("{}")
+    discard([job_])
+    assert not job_.folder.exists()
+
+
+# Table and display
+
+
+def row_record(row: str, seed: int = 0, **changes: Any) -> dict[str, Any]:
+    return {
+        "row": row, "seed": seed, "dataset": "mnist", "canonical": True, "preset": "paper",
+        "train_loss": 3.3e-3, "valid_error": 1.4, "test_error": 1.5,
+        "density_train": 0.108, "density_test": 0.1,
+        "seconds": 1800.0, "settings": {"sparsity": "kl"}, **changes,
+    }  # fmt: skip
+
+
+def printed(*things: Any, width: int = 79, terminal: bool = False) -> str:
+    console = Console(width=width, force_terminal=terminal)
+    with console.capture() as capture:
+        for thing in things:
+            console.print(thing)
+    return capture.get()
+
+
+def test_the_table_fits_a_terminal_and_has_the_papers_figures() -> None:
+    text = printed(rich_table([row_record(row) for row in ROWS]))
+    assert "Straight-through         3.3e-3 3.3e-3  1.40  1.42 1.50  1.39 10.8/10.0 1800" in text
+    assert "…" not in text
+
+
+def test_the_table_shows_mean_and_spread_over_seeds() -> None:
+    records = [row_record("sigmoid", seed, test_error=1.4 + 0.1 * seed) for seed in range(3)]
+    assert "| 1.50±0.10 | 1.92 |" in markdown(records)
+    assert markdown(records).startswith(f"| {' | '.join(COLUMNS)} |")
+
+
+def test_green_is_at_or_below_the_paper() -> None:
+    green = "\x1b[32m"
+    assert green in printed(rich_table([row_record("sigmoid")]), terminal=True)
+    assert green not in printed(rich_table([row_record("straight_through")]), terminal=True)
+    other = printed(rich_table([row_record("sigmoid", canonical=False)]), terminal=True)
+    assert green not in other
+    assert "not the real files" in other
+
+
+def test_the_display_shows_each_row(tmp_path: Path) -> None:
+    jobs = [job(tmp_path, row, target=0.1) for row in PAPER_ROWS]
+    console = Console(width=110, force_terminal=True)
+    nan = float("nan")
+    with console.capture() as capture, Watch(console, jobs) as watch:
+        watch.progress(jobs[0], Progress(0.5, 3, 0.7, nan, nan, nan, nan, 62.0))
+        watch.progress(jobs[1], Progress(1.5, 3, 0.5, 2.5, 2.4, 0.104, 1e-3, 3723.0))
+        watch.failed(jobs[2], "no luck")
+        curves = {"valid_error": [2.0]}
+        watch.done(jobs[3], row_record(PAPER_ROWS[3], epochs=3, best_epoch=2, curves=curves))
+        text = printed(watch._table(), width=110)
+    for words in (
+        "1/3",
+        "2/3",
+        "2.50",
+        "2.40",
+        "10.4 (10)",
+        "1.0e-03",
+        "1:02:03",
+        "failed",
+        "done",
+    ):
+        assert words in text
+    assert "waiting" in text
+    assert "no luck" in capture.get()
+
+
+def test_plain_lines_come_once_per_epoch(tmp_path: Path) -> None:
+    console = Console(width=110)
+    plain, one = Plain(console), job(tmp_path)
+    with console.capture() as capture:
+        for epoch in (0.0, 0.4, 1.0, 1.5, 2.0):
+            plain.progress(one, Progress(epoch, 3, 0.5, 2.5, 2.4, 0.104, 1e-3, 60.0))
+    first, second = capture.get().splitlines()
+    assert first.startswith("straight_through: epoch 1/3, loss 0.5000, valid 2.50 % (best 2.40)")
+    assert "epoch 2/3" in second
