@@ -56,7 +56,7 @@ def _speed_up(axis: Any, timings: list[Timing]) -> None:
         even = break_even(rows)
         if even is not None:
             axis.axvline(even, color=f"C{k}", alpha=0.4, linewidth=1)
-            axis.annotate(f"{even:.2f}", (even, 1.05), color=f"C{k}", fontsize=8)
+            axis.annotate(f"{even:.2f}", (even, 1.05 * 1.2**k), color=f"C{k}", fontsize=8)
     axis.axhline(1, color="0.5", linewidth=0.8)
     axis.set(xscale="log", yscale="log", xlabel="density of the gates")
     axis.set(ylabel="times faster than dense torch", title="Forward pass, B = 32")

@@ -159,12 +159,27 @@ _GATED = Settings(
     decay=0.0,
 )
 _RECTIFIER = replace(_GATED, unit="rectifier", sparsity="l1", sparsity_weight=1e-5, lr=0.2)
-_SIGMOID = Settings(unit="sigmoid", hidden=200, sparsity="none")
+_SIGMOID = Settings(
+    unit="sigmoid",
+    hidden=200,
+    sparsity="none",
+    lr=0.3,
+    max_norm=0.0,
+    bottleneck_max_norm=0.0,
+    gate_max_norm=0.0,
+    out_max_norm=0.0,
+    average=0.9995,
+    epochs=24,
+    decay_start=12,
+    decay=0.0,
+)
 _STRAIGHT_THROUGH = replace(_GATED, sparsity_weight=0.01, target=0.097)
 
 # The rows of the paper's table in its order, then ours.
 ROWS: dict[str, Settings] = {
-    "noisy_rectifier": replace(_RECTIFIER, unit="noisy_rectifier", noise=1.0),
+    "noisy_rectifier": replace(
+        _RECTIFIER, unit="noisy_rectifier", noise=1.0, epochs=30, decay_start=15
+    ),
     "straight_through": _STRAIGHT_THROUGH,
     "stochastic_times_smooth": replace(_GATED, unit="stochastic_times_smooth", beta=40.1, lr=0.2),
     "stochastic_binary": replace(
