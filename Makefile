@@ -28,6 +28,7 @@ bench: $(INSTALLED)  ## the conditional layer against dense torch, and what a un
 
 readme: $(INSTALLED)  ## write the generated tables into the README again
 	$(BIN)/hardgate facts --write README.md
+	$(BIN)/python -m hardgate.reproduce.table results/reproduce docs/reproduction.md
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Installing into .venv; torch is some 200 MB, so this takes a minute or two."

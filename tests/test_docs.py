@@ -13,6 +13,7 @@ import pytest
 import hardgate
 from hardgate import baselines, functional, noise
 from hardgate.lab import bench_report, facts
+from hardgate.reproduce import table
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -70,6 +71,11 @@ def test_bench_tables_are_those_of_the_committed_results() -> None:
     page = (ROOT / "docs" / "conditional.md").read_text()
     record = json.loads((ROOT / "results" / "bench.json").read_text())
     assert bench_report.write(page, record) == page
+
+
+def test_the_table_of_errors_is_that_of_the_committed_records() -> None:
+    page = (ROOT / "docs" / "reproduction.md").read_text()
+    assert table.write(page, ROOT / "results" / "reproduce") == page, "run `make readme`"
 
 
 def test_readme_table_is_generated() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import statistics
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import JustifyMethod
 from rich.table import Table
 
+from hardgate.lab.page import embed
 from hardgate.reproduce.settings import ROWS
 
 Record = dict[str, Any]
@@ -124,3 +128,14 @@ def _reached(row: str, records: list[Record]) -> bool:
     """Only the real data compare."""
     mean = statistics.mean(record["test_error"] for record in records)
     return row in PAPER and all(r["canonical"] for r in records) and mean <= PAPER[row].test
+
+
+def write(page: str, folder: Path) -> str:
+    """`page` with the table of the records in `folder` written anew between its markers."""
+    records = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    return embed(page, "reproduce", markdown(records))
+
+
+if __name__ == "__main__":  # python -m hardgate.reproduce.table FOLDER PAGE…, for `make readme`
+    for name in sys.argv[2:]:
+        Path(name).write_text(write(Path(name).read_text(), Path(sys.argv[1])))
