@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +17,9 @@ from hardgate.lab import facts as facts_table
 from hardgate.lab.compare import Row, compare, figure, record, table
 from hardgate.lab.facts import COLUMNS, facts, markdown
 from hardgate.lab.problems import PROBLEMS
+from hardgate.reproduce.checkpoint import SaveError
 from hardgate.reproduce.cli import reproduce_command
+from hardgate.reproduce.command import writable
 from hardgate.units import UNITS
 
 app = typer.Typer(
@@ -212,11 +213,8 @@ def _with_progress(names: list[str], samples: int, seed: int) -> list[Row]:
 
 
 def _writable(path: Path) -> None:
-    """Make the folder; stop now, with a sentence, if the file could not be written later."""
+    """Stop now, with a sentence, if the file could not be written later."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise typer.BadParameter(f"cannot make the folder of {path}: {error.strerror}.") from None
-    target = path if path.exists() else path.parent
-    if not os.access(target, os.W_OK):
-        raise typer.BadParameter(f"cannot write {path}: {target} is not writable.")
+        writable(path)
+    except SaveError as error:
+        raise typer.BadParameter(str(error)) from None

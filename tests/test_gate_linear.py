@@ -9,6 +9,7 @@ from torch.nn.functional import linear
 
 from hardgate.kernels import gate_linear as module
 from hardgate.kernels.gate_linear import gate_linear
+from hardgate.kernels.update import Step, Update
 
 
 @pytest.fixture(autouse=True)
@@ -53,3 +54,15 @@ def test_half_precision_and_no_grad_go_the_plain_way() -> None:
     assert torch.equal(gate_linear(*half), linear(*half))
     with torch.no_grad():
         assert torch.equal(gate_linear(z, w, b), linear(z, w, b))
+
+
+def test_a_step_reaches_weights_that_are_not_contiguous() -> None:
+    """The kernels write to memory: a copy made for them must not be what is changed."""
+    torch.manual_seed(0)
+    z, w, b = torch.randn(8, 4), torch.randn(4, 50).t(), torch.zeros(50)
+    da = torch.randn(8, 50) * (torch.rand(8, 50) < 0.1)
+    assert not w.is_contiguous()
+    expected = w - 0.1 * (da.T @ z)
+    w.requires_grad_()
+    gate_linear(z, w, b, Update(lambda: Step(0.1, 0.0))).backward(da)
+    torch.testing.assert_close(w.detach(), expected)

@@ -19,6 +19,7 @@ from torch import Tensor
 import hardgate
 from hardgate.kernels import op
 from hardgate.kernels.op import Backend, last_path
+from hardgate.kernels.problem import Problem
 from tests.test_kernels import (
     BACKENDS,
     EVERY,
@@ -424,13 +425,15 @@ def test_the_cache_never_runs_a_stale_kernel(tmp_path: Path) -> None:
     assert float(result().stdout) == 1.0
     assert compiled == {p: p.stat().st_mtime_ns for p in compiled}, "found on disk"
     source = (copy / "kernels" / "cpu.py").read_text()
-    assert source.count("s[q] = value[q] * h[q]\n") == 1
-    changed = source.replace("value[q] * h[q]\n", "value[q] + h[q]\n")  # of the same size
+    gated = "S[q] = gates[units[q] // K] * ("  # of one example: what ONE runs
+    assert source.count(gated) == 1
+    changed = source.replace(gated, gated.replace("*", "+"))  # of the same size
     (copy / "kernels" / "cpu.py").write_text(changed)
     assert float(result().stdout) == 2.0
     vectors = copy / "kernels" / "vectors.py"  # which Numba does not watch
     vectors.write_text(vectors.read_text() + "\n")
-    refused = result()
+    heard = "import warnings; warnings.simplefilter('always')\n" + ONE  # not an error
+    refused = run(heard, cwd=tmp_path, **environment)
     assert float(refused.stdout) == 1.0  # by the dense path
     assert re.search(r"write CALLED = '[0-9a-f]{16}' into cpu.py", refused.stderr)
 
@@ -448,3 +451,16 @@ print(torch.get_num_threads())
 def test_torch_keeps_its_number_of_threads() -> None:
     """Starting Numba's OpenMP pool sets the number for the whole process."""
     assert run(THREADS, cwd=ROOT).stdout.strip() == "1"
+
+
+def test_more_gates_than_an_index_holds_run_dense() -> None:
+    """Entries are numbered in 32 bits; an expanded tensor needs no memory."""
+    many = torch.zeros(1, 1).expand(2**16, 2**15)
+    one = torch.zeros(1, 1)
+    problem = Problem(
+        one.expand(2**16, 1), many, one.expand(2**15, 1), None, one, None, None, False
+    )
+    for backend in ("auto", "sparse"):
+        name, why, found = op._decide(problem, backend, keep=True)
+        assert (name, found) == ("dense", None)
+        assert "32-bit" in why

@@ -59,7 +59,8 @@ class _GateLinear(torch.autograd.Function):
         step = None if ctx.update is None else ctx.update.claim()
         z, w = ctx.saved_tensors
         wants_z, wants_w, wants_b = ctx.needs_input_grad[:3]
-        if da.numel() * z.shape[1] >= SMALL and unavailable() is None:
+        in_place = step is None or w.is_contiguous()  # a step needs the memory of the weights
+        if in_place and da.numel() * z.shape[1] >= SMALL and unavailable() is None:
             found = find(da)
             if break_even(len(da)) * da.numel() >= found.N:
                 return (*_skip(z, w, da, found, ctx.needs_input_grad, step), None)

@@ -293,6 +293,8 @@ def _decide(problem: Problem, backend: str, keep: bool) -> tuple[str, str, spars
         return "dense", "not on a CPU", None
     if backend == "auto" and problem.x.numel() * problem.hidden < SMALL:
         return "dense", "too small for the kernels to pay", None
+    if problem.gates.numel() >= 2**31:
+        return "dense", "more gates than the kernels' 32-bit index can hold", None
     missing = unavailable()
     if missing is not None:
         _say_once(f"the conditional layer runs dense: {missing}")

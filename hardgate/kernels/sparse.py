@@ -66,12 +66,8 @@ def backward(
         _, saved = forward(problem)
         assert saved is not None
     p, (B, n, G, K, n_out) = problem, _sizes(problem)
-    x, w_in, w_out, dy = (
-        p.x.contiguous(),
-        p.w_in.contiguous(),
-        _contiguous(p.w_out),
-        dy.contiguous(),
-    )
+    x, w_in = p.x.contiguous(), p.w_in.contiguous()
+    w_out, dy = _contiguous(p.w_out), dy.contiguous()
     gradients = Gradients(
         x=x.new_empty(B, n) if wanted.x else None,
         gates=x.new_empty(B, G) if wanted.gates else None,
@@ -80,43 +76,27 @@ def backward(
         w_out=_target(p.w_out, wanted.w_out, step),
         b_out=dy.sum(0) if wanted.b_out else None,
     )
-    if wanted.gates and p.probe is not None:  # before a step changes the weights
-        probed = _probed(p, dy)
+    probed = None  # found before a step changes the weights
+    if wanted.gates and p.probe is not None:
+        probed = _probed(p, dy, p.probe)
     g, (offsets, N, T) = gradients, saved.found
     places = (at(offsets), at(saved.entries), at(saved.floats))
     targets = (at(g.x), at(g.gates), at(g.w_in), at(g.b_in), at(g.w_out))
     lr, most = (-1.0, 0.0) if step is None else (float(step.lr), float(step.most))
-    tensors = (at(dy), at(x), at(w_in), at(w_out))
-    run(
-        "backward",
-        p.x.dtype,
-        *tensors,
-        *places,
-        *targets,
-        B,
-        G,
-        K,
-        n,
-        n_out,
-        N,
-        p.relu,
-        lr,
-        most,
-        T,
-    )
-    if g.gates is not None and p.probe is not None:
+    tensors, sizes = (at(dy), at(x), at(w_in), at(w_out)), (B, G, K, n, n_out, N)
+    run("backward", x.dtype, *tensors, *places, *targets, *sizes, p.relu, lr, most, T)
+    if g.gates is not None and probed is not None:
         g.gates += probed
     if step is not None:
         g.w_in = g.w_out = None
     return gradients
 
 
-def _probed(problem: Problem, dy: Tensor) -> Tensor:
+def _probed(problem: Problem, dy: Tensor, probe: Tensor) -> Tensor:
     """The gradient of gates that are off but probed: weight·dS·H, evaluated here only."""
     p, (B, n, G, K, n_out) = problem, _sizes(problem)
-    assert p.probe is not None
     out = p.x.new_zeros(B, G)
-    weights = p.probe.masked_fill(p.gates != 0, 0).contiguous()
+    weights = probe.masked_fill(p.gates != 0, 0).contiguous()
     x, w_in = p.x.contiguous(), p.w_in.contiguous()
     b_in, w_out = map(_contiguous, (p.b_in, p.w_out))
     offsets, N, T = find(weights)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import platform
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-import hardgate
 from hardgate import functional
 from hardgate.lab.bench_memory import peaks
 from hardgate.lab.bench_progress import Progress
+from hardgate.lab.machine import processor, versions
 from hardgate.lab.timing import Run, interleave
 
 LAYERS = [(1024, 4096, 1024, 1), (784, 2000, 10, 1), (1024, 4096, 1024, 16)]
@@ -182,24 +180,9 @@ def _assert_equal(layer: Layer) -> None:
 
 def machine() -> dict[str, object]:
     """Where the figures were taken."""
-    return {
-        "hardgate": hardgate.__version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "processor": _processor(),
-        "threads": torch.get_num_threads(),
-    }
+    return {**versions(), "processor": processor(), "threads": torch.get_num_threads()}
 
 
 def record(timings: list[Timing]) -> dict[str, object]:
     """What `--json` writes."""
     return {**machine(), "timings": [asdict(timing) for timing in timings]}
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

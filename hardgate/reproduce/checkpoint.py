@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,10 +17,11 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
+from hardgate.reproduce import atomic
+
 Say = Callable[[str], None]
 _KEEP = 2  # the last checkpoint and the one before it
 _NAME = re.compile(r"epoch-(\d+)\.json")
-_TEMPORARY = ".tmp"
 
 
 class SaveError(OSError):
@@ -33,22 +33,15 @@ class DamagedError(ValueError):
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file so that at any moment either the old or the whole new content is there.
+    """`atomic.write`, with an error that says what to do.
 
     Args:
         path: where; its folder exists.
         content: all of it.
     """
-    temporary = path.with_name(path.name + _TEMPORARY)
     try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        _sync_folder(path.parent)
+        atomic.write(path, content)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise SaveError(
             f"cannot write {path}: {error.strerror}. What was saved before is untouched: make "
             "room or choose another --out, and the same command carries on from there."
@@ -108,7 +101,7 @@ def clear(folder: Path) -> None:
     """Remove every checkpoint of a run, and what interrupted writes left."""
     for epoch in _epochs(folder):
         _remove_pair(folder, epoch)
-    for stray in [*folder.glob("epoch-*.safetensors"), *folder.glob(f"*{_TEMPORARY}")]:
+    for stray in [*folder.glob("epoch-*.safetensors"), *folder.glob("*.tmp")]:
         stray.unlink()
 
 
@@ -140,13 +133,3 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 def _compact(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the new name itself survive a power cut, where the system allows it."""
-    if os.name == "posix":
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from hardgate.reproduce import download
+from hardgate.reproduce import atomic, download
 from hardgate.reproduce.download import File, Say
 from hardgate.reproduce.idx import DataError, Idx, read_path
 
@@ -139,7 +139,9 @@ def _mnist(say: Say) -> list[Idx]:
 
 def _keep(path: Path, content: Idx, say: Say) -> None:
     try:
-        _write(path, content.raw)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # A name of its own: others may fill the same cache at the same time.
+        atomic.write(path, content.raw, path.with_name(f".{path.name}.{uuid.uuid4().hex}"))
         say(f"kept in {path}")
     except OSError as error:  # the run can go on without
         say(f"{path} could not be written ({error}). Set {VARIABLE} to a directory that can.")
@@ -154,20 +156,6 @@ def _intact(file: File, say: Say) -> Idx | None:
             except DataError as error:
                 say(f"damaged, not used: {error}")
     return None
-
-
-def _write(path: Path, raw: bytearray) -> None:
-    """Write a file whole or not at all, whoever else writes it at the same time."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        with partial.open("xb") as stream:
-            stream.write(raw)
-            stream.flush()
-            os.fsync(stream.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _canonical(name: str, files: list[Idx], say: Say) -> bool:

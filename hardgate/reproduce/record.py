@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy
-import torch
 
-import hardgate
+from hardgate.lab.machine import processor, versions
 from hardgate.reproduce.evaluate import evaluate, finite, gate_use, multiplications
 from hardgate.reproduce.settings import Settings
 
@@ -91,29 +89,10 @@ def make_record(run: Run, data: Dataset, preset: str, same: dict[str, Any]) -> d
         "seconds": round(sum(run.curves["seconds"]), 1),
         "multiplications": multiplications(model),
         **gate_use(model, data.valid),
-        "versions": versions(),
-        "machine": machine(),
+        "versions": {**versions(), "numpy": numpy.__version__},
+        "machine": processor(),
         "curves": curves,
     }
-
-
-def versions() -> dict[str, str]:
-    """Of what the result depends on."""
-    return {
-        "hardgate": hardgate.__version__,
-        "torch": torch.__version__,
-        "numpy": numpy.__version__,
-        "python": platform.python_version(),
-    }
-
-
-def machine() -> str:
-    """The processor, as the system names it."""
-    info = Path("/proc/cpuinfo")
-    for line in info.read_text().splitlines() if info.exists() else []:
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def _digest(data: Dataset) -> str:
