@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: reproduce compare test test-all check bench readme clean
+.PHONY: docs reproduce compare test test-all check bench readme clean
 
 reproduce: $(INSTALLED)  ## the main job: the paper's experiment on MNIST, quickly
 	$(BIN)/hardgate reproduce --out out/reproduce --json out/reproduce.json
@@ -26,9 +26,16 @@ bench: $(INSTALLED)  ## the conditional layer against dense torch, and what a un
 	$(BIN)/hardgate bench --json out/bench.json
 	$(BIN)/python benchmarks/units.py
 
-readme: $(INSTALLED)  ## write the generated tables into the README again
+docs: $(INSTALLED)  ## the documentation site, in out/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "→ out/site/index.html"
+
+readme: $(INSTALLED)  ## write the generated tables and figures of README and docs again
 	$(BIN)/hardgate facts --write README.md
-	$(BIN)/python -m hardgate.reproduce.table results/reproduce docs/reproduction.md
+	$(BIN)/python -m hardgate.lab.pages
+	$(BIN)/python -m hardgate.reproduce.table results/reproduce docs/reproduction.md README.md
+	$(BIN)/python -m hardgate.vae.table results/vae docs/vae.md docs/estimators.md
+	$(BIN)/python -m hardgate.reproduce.report.write results/reproduce docs/figures curves sparsity classes
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Installing into .venv; torch is some 200 MB, so this takes a minute or two."

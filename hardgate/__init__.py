@@ -5,7 +5,7 @@ The stochastic neurons, gradient estimators and training tools of Bengio, Léona
 Computation*.
 """
 
-from hardgate import baselines, functional, noise
+from hardgate import baselines, estimators, functional, noise
 from hardgate.conditional import (
     ConditionalLinear,
     ConditionalMLP,
@@ -14,9 +14,12 @@ from hardgate.conditional import (
     Telemetry,
     start_gates_,
 )
+from hardgate.estimators import ESTIMATORS, expectation
 from hardgate.exact import exact_expectation, exact_gradient
 from hardgate.kernels.memory import reuse_memory
 from hardgate.kernels.op import Path, last_path
+from hardgate.parallel import synchronise_
+from hardgate.saving import LoadError, load, save
 from hardgate.score import clear_scores, score_loss
 from hardgate.sparsity import (
     AdaptiveL1,
@@ -30,10 +33,17 @@ from hardgate.sparsity import (
     sparsity_loss,
 )
 from hardgate.units import (
+    GRMCK,
     UNITS,
+    BinaryConcrete,
+    GappedST,
+    HardConcrete,
     NoisyRectifier,
     Rectifier,
+    ReinMax,
     Sigmoid,
+    SlopeAnnealed,
+    STGumbel,
     StochasticBinary,
     StochasticTimesSmooth,
     StraightThrough,
@@ -43,20 +53,29 @@ from hardgate.units import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "ESTIMATORS",
+    "GRMCK",
     "UNITS",
     "AdaptiveL1",
+    "BinaryConcrete",
     "ConditionalLinear",
     "ConditionalMLP",
     "Controller",
     "FiringRate",
     "FusedSGD",
+    "GappedST",
     "GateStatistics",
     "Gater",
+    "HardConcrete",
     "KLTarget",
+    "LoadError",
     "NoisyRectifier",
     "Path",
     "Rectifier",
+    "ReinMax",
+    "STGumbel",
     "Sigmoid",
+    "SlopeAnnealed",
     "StochasticBinary",
     "StochasticTimesSmooth",
     "StraightThrough",
@@ -65,15 +84,20 @@ __all__ = [
     "baselines",
     "calibrate_thresholds",
     "clear_scores",
+    "estimators",
     "exact_expectation",
     "exact_gradient",
+    "expectation",
     "functional",
     "gate_statistics",
     "last_path",
+    "load",
     "max_norm_",
     "noise",
     "reuse_memory",
+    "save",
     "score_loss",
     "sparsity_loss",
     "start_gates_",
+    "synchronise_",
 ]

@@ -20,7 +20,11 @@ class LazyState(nn.Module):
     that is stored, so a fresh module needs no call before `load_state_dict`. A moving average
     kept in bf16 stops moving (its increments are below the rounding step), so
     `model.bfloat16()` moves the state but does not narrow it.
+
+    `synchronised`: it is that of the batch of all processes; see `hardgate.synchronise_`.
     """
+
+    synchronised: bool = False
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         # The default dtype may be bfloat16 while a model is built.

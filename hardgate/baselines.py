@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from hardgate._across import active, total
 from hardgate._state import LazyState
 
 __all__ = ["Baseline", "MeanBaseline", "OptimalBaseline"]
@@ -18,9 +19,8 @@ class Baseline(LazyState, ABC):
 
     The averages are kept as the decaying sums Σ w L and Σ w: the factor between a sum and a
     mean is in both and cancels. Their ratio is a proper weighted mean from the first update on;
-    before it L̄ = 0. Across processes sum the numerators and sum the denominators: the ratio is
-    then that of all samples, which a mean of ratios is not. (To write the result back at every
-    step, average instead: the ratio is the same and the sums do not grow.)
+    before it L̄ = 0. Across processes (`hardgate.synchronise_`) the numerators are summed and
+    the denominators are: their ratio is then that of all samples, as a mean of ratios is not.
 
     Args:
         decay: of both sums, per update, in [0, 1).
@@ -83,15 +83,17 @@ class Baseline(LazyState, ABC):
         return weights
 
     def _move(self, weights: list[Tensor], losses: Sequence[Tensor], before: Tensor) -> Tensor:
-        if not any(w.numel() for w in weights):
+        if not any(w.numel() for w in weights) and not active(self.synchronised):
             return before
         units = weights[0].shape[-1:]
         if self.numerator.numel() == 0:
             self.numerator = self.numerator.new_zeros(units, device=weights[0].device)
             self.denominator = torch.zeros_like(self.numerator)
         weighted = [w * L for w, L in zip(weights, losses, strict=True)]
-        num = self.decay * self.numerator + _sum(weighted, units).to(self.numerator.dtype)
-        den = self.decay * self.denominator + _sum(weights, units).to(self.denominator.dtype)
+        # Numerators and denominators are summed over processes, not their ratios.
+        num, den = (total(_sum(each, units), self.synchronised) for each in (weighted, weights))
+        num = self.decay * self.numerator + num.to(self.numerator.dtype)
+        den = self.decay * self.denominator + den.to(self.denominator.dtype)
         finite = num.isfinite()  # one bad batch must not spoil all that follow
         num, den = num.where(finite, self.numerator), den.where(finite, self.denominator)
         if torch.compiler.is_compiling():

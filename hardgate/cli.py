@@ -1,26 +1,25 @@
-"""The command line: `hardgate reproduce`, `compare`, `bench`, `facts`."""
+"""The command line: `hardgate reproduce`, `report`, `compare`, `toy`, `vae`, `bench`, `facts`."""
 
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 import hardgate
 from hardgate.lab import facts as facts_table
-from hardgate.lab.compare import Row, compare, figure, record, table
-from hardgate.lab.facts import COLUMNS, facts, markdown
-from hardgate.lab.problems import PROBLEMS
-from hardgate.reproduce.checkpoint import SaveError
+from hardgate.lab.compare_cli import compare_command
+from hardgate.lab.output_option import check_outputs
+from hardgate.lab.toy_cli import toy_command
 from hardgate.reproduce.cli import reproduce_command
-from hardgate.reproduce.command import writable
+from hardgate.reproduce.report.command import report_command
+from hardgate.sweep.cli import sweep_command
 from hardgate.units import UNITS
+from hardgate.vae.cli import vae_command
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -41,75 +40,11 @@ def _root(
 
 
 app.command("reproduce")(reproduce_command)
-
-
-@app.command("compare")
-def compare_command(
-    problem: Annotated[
-        list[str] | None,
-        typer.Option(
-            help=f"A toy problem; repeatable. One of {', '.join(PROBLEMS)}. All if left out."
-        ),
-    ] = None,
-    samples: Annotated[
-        int, typer.Option(min=1000, max=10_000_000, help="Gradient draws per unit and problem.")
-    ] = 200_000,
-    seed: Annotated[int, typer.Option(help="Of the random draws.")] = 0,
-    figure_file: Annotated[
-        Path, typer.Option("--figure", help="Where the PNG goes.", dir_okay=False)
-    ] = Path("out/compare.png"),
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write the rows here.", dir_okay=False)
-    ] = None,
-) -> None:
-    """Measure the gradient of every unit against the exact one.
-
-    Each unit's output is fed into toy losses small enough that the true gradient of the expected
-    loss is known. For each the table shows the relative BIAS of the mean gradient, its Z-score
-    (how many standard errors the bias is; an unbiased unit, in green, stays below 5), the VARIANCE
-    of a single draw, the EVALS of the loss per gradient, and the time of a forward and backward
-    pass at [32, 2000].
-
-    Examples:
-
-        hardgate compare
-
-        hardgate compare --problem sparse --samples 1000000 --json sparse.json
-    """
-    names = problem or list(PROBLEMS)
-    unknown = [name for name in names if name not in PROBLEMS]
-    if unknown:
-        raise typer.BadParameter(
-            f"{unknown[0]!r} is not a problem; expected one of {', '.join(PROBLEMS)}.",
-            param_hint="--problem",
-        )
-    for path in filter(None, (figure_file, json_file)):
-        _writable(path)  # before the work, not after it
-    start = time.perf_counter()
-    rows = _with_progress(names, samples, seed)
-    for name in names:
-        console.print(table(name, [row for row in rows if row.problem == name]))
-    console.print(
-        "Green: declared unbiased. bias: ‖mean − truth‖/‖truth‖. z: largest z-score of a unit; "
-        "∞ where single draws do not scatter.\nStraightThrough(sample=False) is held against the "
-        "gradient it stands in for, that of Bernoulli(σ(a)); its own is zero.",
-        highlight=False,
-    )
-    figure(rows, figure_file)
-    written = [str(figure_file)]
-    if json_file is not None:
-        json_file.write_text(json.dumps(record(rows, seed), indent=1) + "\n")
-        written.append(str(json_file))
-    console.print(
-        f"{len(rows)} measurements in {time.perf_counter() - start:.0f} s → {', '.join(written)}",
-        highlight=False,
-        soft_wrap=True,
-    )
-    wrong = [row for row in rows if row.contradicts]
-    for row in wrong:
-        console.print(f"{row.unit} is declared unbiased but is not on {row.problem}.", style="red")
-    if wrong:
-        raise typer.Exit(1)
+app.command("sweep")(sweep_command)
+app.command("report")(report_command)
+app.command("compare")(compare_command)
+app.command("toy")(toy_command)
+app.command("vae")(vae_command)
 
 
 @app.command("bench")
@@ -153,8 +88,7 @@ def bench_command(
             f"{unknown[0]!r} is not a unit; expected 'all' or one of {', '.join(UNITS)}.",
             param_hint="--unit",
         )
-    for path in filter(None, (out / "bench-density.png", json_file)):
-        _writable(path)
+    check_outputs(out / "bench-density.png", json_file)
     timings = bench_run.measure(chosen, seconds, console)
     for each in bench_report.tables(timings):
         console.print(each)
@@ -171,13 +105,13 @@ def bench_command(
 
 @app.command("facts")
 def facts_command(
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print it as Markdown.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     write: Annotated[
         Path | None,
-        typer.Option(help="Write it into this Markdown file, between its markers.", exists=True),
+        typer.Option(help="Write those that this Markdown file has markers for.", exists=True),
     ] = None,
 ) -> None:
-    """The units and their mathematical facts, as declared by their attributes."""
+    """The units, the estimators and their mathematical facts, as declared by their attributes."""
     if write is not None:
         try:
             write.write_text(facts_table.write(write.read_text()))
@@ -185,36 +119,13 @@ def facts_command(
             raise typer.BadParameter(str(error), param_hint="--write") from None
         return
     if as_markdown:
-        typer.echo(markdown())
+        typer.echo(f"{facts_table.markdown()}\n\n{facts_table.estimators_markdown()}")
         return
-    out = Table(*COLUMNS)
-    for row in facts():
-        out.add_row(*row)
-    console.print(out)
-
-
-def _with_progress(names: list[str], samples: int, seed: int) -> list[Row]:
-    total = len(UNITS) * len(names)
-    if not console.is_terminal:
-        rows = []
-        for row in compare(names, samples, seed):
-            rows.append(row)
-            if len(rows) % len(names) == 0:
-                console.print(f"measured {len(rows)}/{total}: {row.unit}", highlight=False)
-        return rows
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    rows = []
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("measuring", total=total)
-        for row in compare(names, samples, seed):
-            rows.append(row)
-            progress.update(task, advance=1, description=f"{row.unit} on {row.problem}")
-    return rows
-
-
-def _writable(path: Path) -> None:
-    """Stop now, with a sentence, if the file could not be written later."""
-    try:
-        writable(path)
-    except SaveError as error:
-        raise typer.BadParameter(str(error)) from None
+    for columns, rows in (
+        (facts_table.COLUMNS, facts_table.facts()),
+        (facts_table.ESTIMATOR_COLUMNS, facts_table.estimator_facts()),
+    ):
+        out = Table(*columns)
+        for row in rows:
+            out.add_row(*row)
+        console.print(out)

@@ -37,7 +37,7 @@ def exact_expectation(f: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
     def chunk(states: Tensor, a: Tensor) -> Tensor:
         # log q(b) = Σ b_i log σ(a_i) + (1 - b_i) log σ(-a_i)
         log_q = (states * logsigmoid(a) + (1 - states) * logsigmoid(-a)).sum(-1)
-        return (log_q.exp() * _losses(f, states)).sum(0)
+        return (log_q.exp() * losses_of(f, states)).sum(0)
 
     chunks = list(_chunk_starts(logits))
     total = logits.new_zeros(logits.shape[:-1])
@@ -73,7 +73,7 @@ def exact_gradient(f: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
     for start in _chunk_starts(logits):
         b = _states(start, logits)
         log_q = (b * logsigmoid(logits) + (1 - b) * logsigmoid(-logits)).sum(-1)
-        weighted = log_q.exp() * _losses(f, b)
+        weighted = log_q.exp() * losses_of(f, b)
         total += (weighted.unsqueeze(-1) * (b - torch.sigmoid(logits))).sum(0)
     return total
 
@@ -107,7 +107,7 @@ def _states(start: int, logits: Tensor) -> Tensor:
     return bits.to(logits.dtype).reshape(shape).expand(len(number), *logits.shape)
 
 
-def _losses(f: Callable[[Tensor], Tensor], b: Tensor) -> Tensor:
+def losses_of(f: Callable[[Tensor], Tensor], b: Tensor) -> Tensor:
     losses = f(b)
     if losses.shape != b.shape[:-1]:
         raise ValueError(

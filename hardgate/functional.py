@@ -1,8 +1,9 @@
-"""The paper's neurons as pure functions of the pre-activation `a` and explicit noise.
+"""Stochastic neurons as pure functions of the pre-activation `a` and explicit noise.
 
 No state, no random numbers, no `autograd.Function`: gradients come from detach arithmetic, so
 that `torch.compile`, `torch.func` and `vmap` see nothing but ordinary operations. Half
-precision is computed in fp32 and returned in the dtype of `a`.
+precision is computed in fp32 and returned in the dtype of `a`. The paper's neurons are written
+here, those that came after it in `hardgate._relaxations`.
 """
 
 from __future__ import annotations
@@ -13,16 +14,35 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from hardgate._detach import bernoulli, finite, surrogate
+from hardgate._detach import indicator as indicator  # for the units, not public
+from hardgate._detach import widen as widen
+from hardgate._relaxations import (
+    binary_concrete,
+    gapped_straight_through,
+    gr_mck,
+    hard_concrete,
+    reinmax,
+    slope_annealed,
+    st_gumbel,
+)
 from hardgate.kernels.op import conditional_linear, conditional_mlp
 
 __all__ = [
     "bernoulli",
+    "binary_concrete",
     "conditional_linear",
     "conditional_mlp",
+    "gapped_straight_through",
+    "gr_mck",
+    "hard_concrete",
     "noisy_rectifier",
     "rectifier",
+    "reinmax",
     "sigmoid",
+    "slope_annealed",
     "sqrt_sigmoid",
+    "st_gumbel",
     "stochastic_binary",
     "stochastic_times_smooth",
     "straight_through",
@@ -33,55 +53,9 @@ __all__ = [
 Placement = Literal["both", "stochastic"]
 
 
-def widen(a: Tensor) -> Tensor:
-    """`a` in fp32 where it came in half precision, else unchanged."""
-    return a.float() if a.dtype in (torch.float16, torch.bfloat16) else a
-
-
-def surrogate(hard: Tensor, soft: Tensor) -> Tensor:
-    """The value of `hard`, the gradient of `soft`, NaN where `soft` is NaN.
-
-    The brackets matter: `hard + soft - soft.detach()` rounds, and a 1 that is not exactly 1
-    (or a 0 that is not exactly 0) cannot be skipped.
-
-    Args:
-        hard: the value of the forward pass.
-        soft: what is differentiated instead; must be finite (or NaN) everywhere.
-
-    Returns:
-        a tensor equal to `hard` bit for bit, with the derivative of `soft`.
-
-    Example:
-        >>> a = torch.tensor([0.3, -2.0], requires_grad=True)
-        >>> h = surrogate((a > 0).float(), a.sigmoid())
-        >>> h.tolist()
-        [1.0, 0.0]
-    """
-    return hard.detach() + (soft - soft.detach())
-
-
-def bernoulli(p: Tensor, u: Tensor) -> Tensor:
-    """b = 1[u < p] for u ~ U[0, 1), so that P(b = 1) = p. No gradient.
-
-    Eq. 3 is printed with `>`, which gives P = 1 - p; the proof of Theorem 1 needs `<`.
-    """
-    return (u < p).to(p.dtype)
-
-
-def indicator(on: Tensor, p: Tensor) -> Tensor:
-    """1[on] in the dtype of `p`: derivative zero, NaN where `p` is NaN."""
-    return on.to(p.dtype) + (p - p)  # not 0·p: inductor folds it to 0, at NaN too
-
-
 def sqrt_sigmoid(a: Tensor) -> Tensor:
     """√σ(a), with the derivative ½√p(1-p) finite for every a (√ alone gives 0·∞ at p = 0)."""
     return torch.exp(0.5 * logsigmoid(a))
-
-
-def _finite(a: Tensor) -> Tensor:
-    """`a` with ±∞ at the largest number, so that a - a is 0 there and NaN only at NaN."""
-    limit = torch.finfo(a.dtype).max
-    return a.clamp(-limit, limit)
 
 
 def noisy_rectifier(a: Tensor, z: Tensor) -> Tensor:
@@ -176,7 +150,7 @@ def threshold(a: Tensor, t: Tensor | float = 0.0, *, sigmoid_derivative: bool = 
         [0.0, 0.0, 1.0]
     """
     x = widen(a)
-    soft = torch.sigmoid(x) if sigmoid_derivative else _finite(x)
+    soft = torch.sigmoid(x) if sigmoid_derivative else finite(x)
     return surrogate((x > t).to(x.dtype), soft).to(a.dtype)
 
 
@@ -201,7 +175,7 @@ def straight_through(a: Tensor, u: Tensor, *, sigmoid_derivative: bool = False) 
     """
     x = widen(a)
     p = torch.sigmoid(x)
-    soft = p if sigmoid_derivative else _finite(x)
+    soft = p if sigmoid_derivative else finite(x)
     return surrogate(bernoulli(p.detach(), u), soft).to(a.dtype)
 
 

@@ -10,70 +10,75 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from hardgate import UNITS
+from hardgate import StraightThrough
 from hardgate.cli import app
-from hardgate.lab import PROBLEMS
-from hardgate.lab.compare import Row
-from hardgate.lab.measure import Measurement
+from hardgate.lab import PROBLEMS, compare_cli
+from hardgate.lab.contestants import everybody
 
 
 def run(*args: str) -> Result:
     return CliRunner().invoke(app, list(args), env={"COLUMNS": "100"})
 
 
-def test_compare_prints_a_table_and_writes_both_files(tmp_path: Path) -> None:
-    figure, rows = tmp_path / "new" / "c.png", tmp_path / "c.json"
-    result = run("compare", "--samples", "20000", "--figure", str(figure), "--json", str(rows))
+def test_compare_measures_everybody(tmp_path: Path) -> None:
+    figure, rows = tmp_path / "c.png", tmp_path / "c.json"
+    files = ["--figure", str(figure), "--json", str(rows), "--problem", "multilinear"]
+    result = run("compare", "--samples", "1000", "-k", "2", *files)
     assert result.exit_code == 0, result.output
-    for word in (*UNITS, *PROBLEMS, "variance", str(figure), str(rows)):
+    for word in ("multilinear: linear in each unit", "variance", "Recommended", str(figure)):
         assert word in result.output
-    assert figure.read_bytes().startswith(b"\x89PNG")
-    written = json.loads(rows.read_text())
-    assert len(written["rows"]) == len(UNITS) * len(PROBLEMS)
-    assert {"unit", "problem", "bias", "z", "variance", "evals", "microseconds"} <= set(
-        written["rows"][0]
-    )
-    sts = next(
-        r
-        for r in written["rows"]
-        if r["unit"] == "StochasticTimesSmooth()" and r["problem"] == "multilinear"
-    )
-    assert sts["bias"] == pytest.approx(0.5, abs=0.02)  # the halved gradient of erratum 2
+    (played,) = json.loads(rows.read_text())["rounds"]
+    found = {row["estimator"]: row["measured"] for row in played["rows"]}
+    assert set(found) == {contestant.name for contestant in everybody([2])}
+    assert played["left_out"] == []
+    # Erratum 2: the halved gradient of stochastic-times-smooth units.
+    assert found["StochasticTimesSmooth()"]["bias"] == pytest.approx(0.5, abs=0.05)
 
 
-def test_compare_one_problem_is_repeatable(tmp_path: Path) -> None:
-    def once(name: str) -> list[dict[str, float]]:
+def test_compare_takes_every_problem_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def stop(problems: dict[str, object], *_: object) -> None:
+        asked.extend(problems)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compare_cli, "_run", stop)
+    run("compare")
+    assert asked == list(PROBLEMS)
+
+
+def test_compare_is_repeatable(tmp_path: Path) -> None:
+    def once(name: str, seed: int) -> list[dict[str, float]]:
         out = tmp_path / f"{name}.json"
-        figure = str(tmp_path / "c.png")
-        result = run(
-            "compare",
-            "--problem",
-            "sparse",
-            "--samples",
-            "1000",
-            "--json",
-            str(out),
-            "--figure",
-            figure,
-        )
+        files = ["--json", str(out), "--figure", str(tmp_path / "c.png")]
+        chosen = ["--problem", "sparse", "--estimator", "DoubleCV(2)", "--seed", str(seed)]
+        result = run("compare", *chosen, "--samples", "1000", *files)
         assert result.exit_code == 0, result.output
-        rows: list[dict[str, float]] = json.loads(out.read_text())["rows"]
-        return [{k: v for k, v in row.items() if k != "microseconds"} for row in rows]
+        return [row["measured"] for row in json.loads(out.read_text())["rounds"][0]["rows"]]
 
-    assert once("a") == once("b")
+    assert once("a", 0) == once("b", 0)
+    assert once("a", 0) != once("b", 1)
 
 
-def test_a_contradicted_claim_is_seen() -> None:
-    measured = Measurement(bias=0.3, z=40.0, variance=1.0, cosine=1.0, evals=1, samples=1000)
-    assert Row("smooth", "X", True, measured, 1.0).contradicts
-    assert not Row("smooth", "X", False, measured, 1.0).contradicts
+def test_a_contradicted_claim_ends_in_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = ["--figure", str(tmp_path / "c.png"), "--problem", "smooth", "--samples", "1000"]
+    assert run("compare", "--estimator", "StraightThrough", *files).exit_code == 0
+    monkeypatch.setattr(StraightThrough, "unbiased", True)
+    result = run("compare", "--estimator", "StraightThrough", *files)
+    assert result.exit_code == 1
+    assert "StraightThrough() is declared unbiased but is not on smooth." in result.output
 
 
 @pytest.mark.parametrize(
     ("args", "words"),
     [
         (["compare", "--problem", "nope"], ["'nope' is not a problem", *PROBLEMS]),
+        (["compare", "--problem", "no/such.py"], ["expected a Python file", "no/such.py"]),
+        (["compare", "--estimator", "Nope"], ["expected one of", "DisARM", "got 'Nope'"]),
         (["compare", "--samples", "3"], ["1000"]),
+        (["toy", "--estimator", "UGC"], ["whose evaluations divide 2", "UGC()", "--evals"]),
         (["compare", "--bogus"], ["No such option"]),
         (["compare", "--figure", "/proc/nowhere/c.png"], ["cannot make the folder"]),
         (["facts", "--write", __file__], ["markers"]),
@@ -91,6 +96,8 @@ def test_refusals_say_what_was_expected(args: list[str], words: list[str]) -> No
 
 def test_facts() -> None:
     assert run("facts", "--markdown").output.startswith("| unit | unbiased |")
+    assert "| `RLOO` | yes | K |" in run("facts", "--markdown").output
+    assert "DisARM" in run("facts").output
     assert "StochasticBinary(None)" in run("facts").output
 
 

@@ -9,11 +9,14 @@ import re
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import hardgate
-from hardgate import baselines, functional, noise
+from hardgate import baselines, estimators, functional, noise
 from hardgate.lab import bench_report, facts
 from hardgate.reproduce import table
+from hardgate.reproduce.report.runs import read
+from hardgate.reproduce.report.write import digest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -21,7 +24,9 @@ API = (ROOT / "docs" / "api.md").read_text()
 PAPER = (ROOT / "docs" / "paper.md").read_text()
 
 PUBLIC = [
-    (module, name) for module in (hardgate, functional, noise, baselines) for name in module.__all__
+    (module, name)
+    for module in (hardgate, functional, noise, baselines, estimators)
+    for name in module.__all__
 ]
 
 
@@ -73,9 +78,23 @@ def test_bench_tables_are_those_of_the_committed_results() -> None:
     assert bench_report.write(page, record) == page
 
 
-def test_the_table_of_errors_is_that_of_the_committed_records() -> None:
-    page = (ROOT / "docs" / "reproduction.md").read_text()
+@pytest.mark.parametrize("name", ["README.md", "docs/reproduction.md"])
+def test_the_table_of_errors_is_that_of_the_committed_records(name: str) -> None:
+    page = (ROOT / name).read_text()
     assert table.write(page, ROOT / "results" / "reproduce") == page, "run `make readme`"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs" / "figures").glob("reproduce-*.png")))
+def test_the_figures_are_those_of_the_committed_records(path: Path) -> None:
+    (experiment,) = read(ROOT / "results" / "reproduce").experiments
+    with Image.open(path) as figure:
+        assert figure.info["Source"] == digest(experiment), "run `make readme`"
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))])
+def test_the_pictures_of_the_pages_are_there(page: Path) -> None:
+    for target in re.findall(r"!\[[^]]*\]\(([^)]+)\)", page.read_text()):
+        assert (page.parent / target).is_file()
 
 
 def test_readme_table_is_generated() -> None:

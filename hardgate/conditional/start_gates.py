@@ -29,8 +29,8 @@ def start_gates_(model: nn.Module, x: Tensor) -> nn.Module:
         >>> layers = [ConditionalMLP(8, 50, 8, bottleneck=4, unit=Rectifier()) for _ in range(3)]
         >>> x = torch.randn(200, 8)
         >>> y = start_gates_(nn.Sequential(*layers), x)(x)
-        >>> [round(layer.telemetry().density, 3) for layer in layers]
-        [0.1, 0.1, 0.1]
+        >>> tuple(round(layer.telemetry().density, 3) for layer in layers)
+        (0.1, 0.1, 0.1)
     """
     gaters = [m for m in model.modules() if isinstance(m, Gater)]
     if not gaters:

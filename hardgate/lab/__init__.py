@@ -1,10 +1,11 @@
-"""The lab: toy problems with known answers, and what each unit's gradient makes of them."""
+"""The lab: toy problems with known answers, and what each gradient makes of them."""
 
 from hardgate.lab.law import exact_objective, exact_unit_gradient, law
-from hardgate.lab.measure import Measurement, gradient_samples, measure, microseconds
-from hardgate.lab.problems import PROBLEMS, Problem
+from hardgate.lab.measure import Measurement, gradient_samples, measure
+from hardgate.lab.problems import EXTREME, PROBLEMS, Problem
 
 __all__ = [
+    "EXTREME",
     "PROBLEMS",
     "Measurement",
     "Problem",
@@ -13,5 +14,4 @@ __all__ = [
     "gradient_samples",
     "law",
     "measure",
-    "microseconds",
 ]

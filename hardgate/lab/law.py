@@ -13,14 +13,18 @@ from torch import Tensor
 from hardgate.functional import sqrt_sigmoid
 from hardgate.noise import Gaussian
 from hardgate.units import (
+    BinaryConcrete,
+    HardConcrete,
     NoisyRectifier,
     Rectifier,
     Sigmoid,
+    SlopeAnnealed,
     StochasticBinary,
     StochasticTimesSmooth,
     StraightThrough,
     Unit,
 )
+from hardgate.units._bernoulli import BernoulliUnit
 
 Law = tuple[Tensor, Tensor]  # values [K, D] and their probabilities [K, D], differentiable in a
 
@@ -37,6 +41,8 @@ def law(unit: Unit, a: Tensor) -> Law:
     raise TypeError(f"no law is known for {type(unit).__name__}: register it with law.register.")
 
 
+@law.register(BernoulliUnit)
+@law.register(SlopeAnnealed)
 @law.register(StochasticBinary)
 @law.register(StraightThrough)
 def _(unit: Unit, a: Tensor) -> Law:
@@ -86,6 +92,31 @@ def _(unit: Sigmoid, a: Tensor) -> Law:
     z = torch.tensor(nodes).to(a).unsqueeze(-1)
     w = torch.tensor(weights).to(a).unsqueeze(-1).expand(len(nodes), *a.shape)
     return (torch.sigmoid(a) * z if unit.noise.multiplicative else torch.sigmoid(a + z)), w
+
+
+@law.register
+def _(unit: BinaryConcrete, a: Tensor) -> Law:
+    nodes, weights = np.polynomial.legendre.leggauss(_count(a))
+    t = (nodes + 1) / 2
+    # u = P(z < its node), denser towards 0 and 1, where h changes as a power of u.
+    z = torch.from_numpy(np.log(t**2 * (3 - 2 * t)) - np.log((1 - t) ** 2 * (1 + 2 * t)))
+    w = torch.from_numpy(weights * 3 * t * (1 - t)).to(a).unsqueeze(-1)
+    values = torch.sigmoid((a + z.to(a).unsqueeze(-1)) / unit.temperature)
+    return values, w.expand_as(values)
+
+
+@law.register
+def _(unit: HardConcrete, a: Tensor) -> Law:
+    gamma, zeta, scale = unit.gamma, unit.zeta, unit.temperature
+    low, high = math.log(-gamma / zeta), math.log((1 - gamma) / (zeta - 1))  # h = 0, h = 1
+    nodes, weights = np.polynomial.legendre.leggauss(_count(a) - 2)
+    x = torch.from_numpy(low + (high - low) * (nodes + 1) / 2).to(a).unsqueeze(-1)  # (a + z)/λ
+    dx = torch.from_numpy((high - low) / 2 * weights).to(a).unsqueeze(-1)
+    density = scale * torch.sigmoid(scale * x - a) * torch.sigmoid(a - scale * x)
+    values = (torch.sigmoid(x) * (zeta - gamma) + gamma).expand_as(density)
+    ends = torch.stack([torch.sigmoid(scale * low - a), torch.sigmoid(a - scale * high)])
+    zeros, ones = torch.zeros_like(a)[None], torch.ones_like(a)[None]
+    return torch.cat([zeros, values, ones]), torch.cat([ends[:1], density * dx, ends[1:]])
 
 
 def _count(a: Tensor) -> int:

@@ -58,3 +58,13 @@ PROBLEMS = {
     "kinked": Problem("an absolute value", _A[:3], _kinked),
     "sparse": Problem("the smooth loss with units on 10 % of the time", _A - 2.3, _smooth),
 }
+
+# Kept apart: with few draws nothing about p = 1e-4 can be told by a z-score (N p < 20), so that
+# only estimators whose noise is integrated exactly, or drawn often enough, are held against it.
+EXTREME = {
+    "extreme": Problem(
+        "the smooth loss with units at p = 1e-4 and 1 - 1e-4",
+        torch.logit(_numbers(1e-4, 0.4, 0.7, 1 - 1e-4)),
+        _smooth,
+    ),
+}

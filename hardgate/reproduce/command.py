@@ -1,4 +1,4 @@
-"""`hardgate reproduce`: which rows, how many at a time, and the table at the end."""
+"""`hardgate reproduce`: which rows, how many at a time; at the end the table and the report."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from hardgate.reproduce.display import Plain, Watch
 from hardgate.reproduce.lock import LockedError, lock
 from hardgate.reproduce.network import check
 from hardgate.reproduce.pool import Source, run_jobs
+from hardgate.reproduce.report.runs import RunsError
 from hardgate.reproduce.settings import PAPER_ROWS, settings_of
 from hardgate.reproduce.table import rich_table
 from hardgate.reproduce.train import Job
 
-REFUSALS = (SaveError, DataError, LockedError)  # the message says what to do
+REFUSALS = (SaveError, DataError, LockedError, RunsError)  # the message says what to do
 
 # The cores this process may use; where there are many, every row of the table at once.
 CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -83,7 +84,7 @@ def writable(path: Path) -> None:
 def reproduce(
     jobs: Sequence[Job], width: int, source: Source, json_file: Path | None, console: Console
 ) -> int:
-    """Train the jobs and print the table.
+    """Train the jobs, print the table, and write the report on all that is in their `--out`.
 
     Args:
         jobs: from `plan`.
@@ -114,6 +115,10 @@ def reproduce(
         _print(console, "Stopped. The same command carries on from each row's last checkpoint.")
     where = sorted({str(job.folder.parent) for job in jobs})
     _print(console, f"→ {', '.join([*where, *([str(json_file)] if json_file else [])])}")
+    if records and not stopped:
+        from hardgate.reproduce.report.command import make_report  # matplotlib, only now
+
+        make_report(jobs[0].folder.parent.parent, None, console)
     return 130 if stopped else int(bool(display.failures))
 
 

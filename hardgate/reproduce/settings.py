@@ -146,7 +146,7 @@ def _read(name: str, value: Any, old: Any) -> Any:
 
 
 # What the search on validation found for the gated rows, and the paper left open: experts that
-# start small behind an output that starts large and is not limited, a fast gater, and an average
+# start small behind an output that starts large and is not limited, high rates, and an average
 # of the weights over the last of many noisy steps.
 _GATED = Settings(
     lr=0.3,
@@ -173,7 +173,18 @@ _SIGMOID = Settings(
     decay_start=12,
     decay=0.0,
 )
-_STRAIGHT_THROUGH = replace(_GATED, sparsity_weight=0.01, target=0.097)
+_STRAIGHT_THROUGH = replace(
+    _GATED,
+    sigmoid_derivative=True,
+    sparsity_weight=0.01,
+    target=0.096,
+    gater_lr=2.0,
+    gater_init=1.5,
+    gate_max_norm=3.0,
+    bottleneck_max_norm=1.5,
+    epochs=30,
+    decay_start=15,
+)
 
 # The rows of the paper's table in its order, then ours.
 ROWS: dict[str, Settings] = {
@@ -181,15 +192,45 @@ ROWS: dict[str, Settings] = {
         _RECTIFIER, unit="noisy_rectifier", noise=1.0, epochs=30, decay_start=15
     ),
     "straight_through": _STRAIGHT_THROUGH,
-    "stochastic_times_smooth": replace(_GATED, unit="stochastic_times_smooth", beta=40.1, lr=0.2),
-    "stochastic_binary": replace(
-        _GATED, unit="stochastic_binary", sparsity_weight=1.0, gater_lr=0.01, lr=0.1
+    "stochastic_times_smooth": replace(
+        _GATED,
+        unit="stochastic_times_smooth",
+        sparsity_weight=0.01,
+        gater_lr=1.0,
+        gater_init=6.0,
+        gate_max_norm=0.0,
+        epochs=14,
+        decay_start=5,
     ),
-    "rectifier": _RECTIFIER,
+    "stochastic_binary": replace(
+        _GATED,
+        unit="stochastic_binary",
+        sparsity_weight=1.0,
+        target=0.097,
+        gater_lr=0.004,
+        gater_init=5.0,
+        gate_max_norm=0.0,
+        bottleneck_max_norm=0.0,
+        lr=0.25,
+        epochs=22,
+        decay_start=6,
+    ),
+    "rectifier": replace(_RECTIFIER, epochs=20, decay_start=10),
     "sigmoid_noise": replace(_SIGMOID, noise=1.0),
     "sigmoid": _SIGMOID,
     "best": replace(_STRAIGHT_THROUGH, input_dropout=0.2),
-    "dense": Settings(unit="none", sparsity="none", input_dropout=0.2, hidden_dropout=0.5),
+    "dense": Settings(
+        unit="none",
+        sparsity="none",
+        input_dropout=0.2,
+        hidden_dropout=0.5,
+        out_max_norm=0.0,
+        average=0.9995,
+        lr=0.2,
+        epochs=36,
+        decay_start=18,
+        decay=0.0,
+    ),
 }
 PAPER_ROWS = tuple(ROWS)[:7]
 

@@ -91,9 +91,9 @@ def markdown(records: Iterable[Record]) -> str:
 
 def _line(row: str, records: list[Record]) -> tuple[str, ...]:
     paper = PAPER.get(row)
-    theirs = (_short(paper.train), f"{paper.valid:.2f}", f"{paper.test:.2f}") if paper else "–––"
+    theirs = (short(paper.train), f"{paper.valid:.2f}", f"{paper.test:.2f}") if paper else "–––"
     ours = (
-        _short(statistics.mean(record["train_loss"] for record in records)),
+        short(statistics.mean(record["train_loss"] for record in records)),
         _over_seeds(records, "valid_error"),
         _over_seeds(records, "test_error"),
     )
@@ -118,7 +118,7 @@ def _percent(records: list[Record], key: str) -> str:
     return f"{100 * statistics.mean(record[key] for record in records):.1f}"
 
 
-def _short(value: float) -> str:
+def short(value: float) -> str:
     """3.3e-3, not 3.3e-03."""
     mantissa, _, exponent = f"{value:.1e}".partition("e")
     return f"{mantissa}e{int(exponent)}"

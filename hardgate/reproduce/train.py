@@ -86,17 +86,21 @@ def train(job: Job, data: Dataset, tell: Tell, say: Say) -> dict[str, Any]:
         run = Run(job.settings, data.train)
         run.resume(checkpoint.load(job.folder, say), same, job.folder)
         while run.epoch < job.settings.epochs:
-            start = time.perf_counter()
-            loss, density = _epoch(run, data.train, tell)
-            model = run.evaluated()
-            calibrate(model, data.train, job.settings.rate)
-            valid = evaluate(model, data.valid)
-            run.note(loss, density, valid, time.perf_counter() - start)
+            advance(run, data, tell)
             checkpoint.save(job.folder, run.epoch, run.tensors(), {**same, **run.state()})
-            tell(_progress(run, 0.0, loss))
+            tell(_progress(run, 0.0, run.last("train_loss")))
         record = make_record(run, data, job.preset, same)
         _finish(job.folder, run, record)
         return record
+
+
+def advance(run: Run, data: Dataset, tell: Tell) -> None:
+    """One epoch of training, then what the network does on validation, noted in the curves."""
+    start = time.perf_counter()
+    loss, density = _epoch(run, data.train, tell)
+    model = run.evaluated()
+    calibrate(model, data.train, run.settings.rate)
+    run.note(loss, density, evaluate(model, data.valid), time.perf_counter() - start)
 
 
 def _epoch(run: Run, train: Split, tell: Tell) -> tuple[float, float]:

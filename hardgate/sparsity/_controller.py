@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor
 
+from hardgate._across import active
 from hardgate._state import LazyState
 from hardgate.units import Unit
 
@@ -37,7 +38,7 @@ class Controller(LazyState, ABC):
                 f"({type(unit).__name__}, {tuple(a.shape)}, {tuple(h.shape)}). "
                 "Write h = unit(a); penalty = controller(unit, a, h)."
             )
-        if a.numel() == 0:
+        if a.numel() == 0 and not active(self.synchronised):
             return a.sum()  # an empty batch says nothing, and moves nothing
         return self.penalty(unit, a, h)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hardgate._across import mean
 from hardgate.functional import widen
 from hardgate.sparsity._controller import Controller, examples, positive
 from hardgate.units import Unit
@@ -58,7 +59,8 @@ class AdaptiveL1(Controller):
     def penalty(self, unit: Unit, a: Tensor, h: Tensor) -> Tensor:
         penalty = self.weight.clone() * examples(widen(h)).abs().sum(-1).mean()
         if self.training:
-            self._adapt((h.detach() != 0).float().mean())
+            on = mean(examples((h.detach() != 0).float()), self.synchronised)
+            self._adapt(on.mean())
         return penalty
 
     @torch.no_grad()

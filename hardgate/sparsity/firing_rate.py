@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from hardgate._across import mean
 from hardgate.functional import widen
 from hardgate.sparsity._controller import Controller, examples, positive
 from hardgate.units import Unit
@@ -60,7 +61,7 @@ class FiringRate(Controller):
         self.register_buffer("weight", torch.zeros(()))
 
     def penalty(self, unit: Unit, a: Tensor, h: Tensor) -> Tensor:
-        fired = examples((h.detach() != 0).float()).mean(0)
+        fired = mean(examples((h.detach() != 0).float()), self.synchronised)
         if self.training:
             self._track(fired)
         push = ((self.average() - self.rate) / self.rate).clamp(-1, 1) * self.strength

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from hardgate._across import mean
 from hardgate.functional import widen
 from hardgate.sparsity._controller import Controller, examples, positive
 from hardgate.units import Unit
@@ -45,8 +46,8 @@ class KLTarget(Controller):
                 "or FiringRate."
             )
         tiny = torch.finfo(x.dtype).tiny  # reached only beyond |a| = 87 in fp32
-        log_p = examples(p).mean(0).clamp(min=tiny).log()
-        log_q = examples(q).mean(0).clamp(min=tiny).log()
+        log_p = mean(examples(p), self.synchronised).clamp(min=tiny).log()
+        log_q = mean(examples(q), self.synchronised).clamp(min=tiny).log()
         divergence = s * (math.log(s) - log_p) + (1 - s) * (math.log(1 - s) - log_q)
         return self.weight * divergence.sum()
 

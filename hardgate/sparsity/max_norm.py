@@ -27,8 +27,8 @@ def max_norm_(module: nn.Module, limit: float = 2.0) -> nn.Module:
     Example:
         >>> layer = nn.Linear(100, 3)
         >>> _ = layer.weight.data.fill_(1.0)
-        >>> [round(v, 4) for v in max_norm_(layer, 2.0).weight.norm(dim=1).tolist()]
-        [2.0, 2.0, 2.0]
+        >>> tuple(round(v, 4) for v in max_norm_(layer, 2.0).weight.norm(dim=1).tolist())
+        (2.0, 2.0, 2.0)
     """
     positive("limit", limit)
     for layer in module.modules():

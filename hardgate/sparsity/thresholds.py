@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hardgate._across import gather
 from hardgate.functional import widen
 from hardgate.sparsity._controller import examples, fraction
 from hardgate.units import Unit
@@ -53,7 +54,8 @@ def calibrate_thresholds(
         waiting = dict(units)
         while waiting:
             name, a = _collect_next(model, waiting, batches)
-            reached[name] = _set_threshold(waiting.pop(name), a, rate, per_unit)
+            unit = waiting.pop(name)
+            reached[name] = _set_threshold(unit, gather(a, unit.synchronised), rate, per_unit)
     return reached
 
 

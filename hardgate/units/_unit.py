@@ -142,3 +142,10 @@ def single(noise: NoiseTensors) -> Tensor:
             )
         return noise[0]
     return noise
+
+
+def positive(name: str, value: float) -> float:
+    """`value`, or an error if it is not a positive number."""
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{name} expected a positive number, like 0.5, got {value!r}.")
+    return float(value)

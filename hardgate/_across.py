@@ -1,0 +1,47 @@
+"""Sums and means over the examples of every process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def active(synchronised: bool) -> bool:
+    """Whether there is anybody to exchange with."""
+    return synchronised and dist.is_available() and dist.is_initialized()
+
+
+def total(x: Tensor, synchronised: bool) -> Tensor:
+    """The sum of x over all processes; without a gradient where there are several."""
+    if not active(synchronised):
+        return x
+    x = x.detach().clone()
+    dist.all_reduce(x)
+    return x
+
+
+def mean(x: Tensor, synchronised: bool) -> Tensor:
+    """The mean of `[N, D]` over the examples of all processes.
+
+    Its gradient here is that of this process's examples, times the number of processes: DDP
+    divides by it when it averages, so that each example counts once.
+    """
+    if not active(synchronised):
+        return x.mean(0)
+    own = x.sum(0)
+    counted = total(torch.cat([own.detach().reshape(-1), own.new_tensor([len(x)])]), True)
+    everyone, n = counted[:-1].reshape(own.shape), counted[-1]
+    spread = own * dist.get_world_size()
+    return (everyone + (spread - spread.detach())) / n
+
+
+def gather(x: Tensor, synchronised: bool) -> Tensor:
+    """The rows of `[N, D]` of all processes, in their order."""
+    if not active(synchronised):
+        return x
+    parts: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(parts, x.detach().cpu())
+    return torch.cat(parts).to(x.device)

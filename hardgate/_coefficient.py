@@ -1,0 +1,54 @@
+"""The best multiple of a control variate, learnt from past samples."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hardgate._across import total
+from hardgate._state import LazyState
+
+
+class Coefficient(LazyState):
+    """α that gives g + α v the least variance, where E[v] = 0: α = -E[g·v] / E[v·v].
+
+    Both means are moving averages, and α is read before the present samples move them: the
+    paper's Corollary 1, for any control variate. Minimising E‖g + α v‖² is minimising the
+    variance, as v does not move the mean.
+
+    Args:
+        start: α before the first update.
+        per_unit: one α for each unit, not one for all.
+        decay: of the averages, per update.
+    """
+
+    numerator: Tensor
+    denominator: Tensor
+
+    def __init__(self, start: float, *, per_unit: bool = False, decay: float = 0.99) -> None:
+        super().__init__()
+        self.start, self.per_unit, self.decay = start, per_unit, decay
+        self.register_buffer("numerator", torch.zeros(0))
+        self.register_buffer("denominator", torch.zeros(0))
+
+    def value(self) -> Tensor:
+        """α, `[D]` or `[]`."""
+        if self.numerator.numel() == 0:
+            return self.numerator.new_tensor(self.start)
+        known = self.denominator > 0
+        return torch.where(known, self.numerator / self.denominator.where(known, 1.0), self.start)
+
+    @torch.no_grad()
+    def update(self, g: Tensor, v: Tensor) -> None:
+        """Move the averages by estimates g and control variates v, both `[..., D]`."""
+        units = g.shape[-1:] if self.per_unit else torch.Size()
+        sums = (-g * v).sum_to_size(units), v.square().sum_to_size(units)
+        product, square = (total(each, self.synchronised) for each in sums)
+        if self.numerator.numel() == 0:
+            self.numerator = self.numerator.new_zeros(units, device=g.device)
+            self.denominator = torch.zeros_like(self.numerator)
+        num = self.decay * self.numerator + product.to(self.numerator.dtype)
+        den = self.decay * self.denominator + square.to(self.denominator.dtype)
+        finite = num.isfinite() & den.isfinite()  # one bad batch must not spoil all that follow
+        self.numerator.copy_(num.where(finite, self.numerator))
+        self.denominator.copy_(den.where(finite, self.denominator))

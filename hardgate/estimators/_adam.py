@@ -1,0 +1,51 @@
+"""Adam for buffers: how an estimator trains its own parts (Kingma & Ba 2015)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hardgate._across import total
+from hardgate._state import LazyState
+
+_FIRST, _SECOND, _EPSILON = 0.9, 0.999, 1e-8
+
+
+class Adam(LazyState):
+    """x ← x - rate · m̂ / (√v̂ + ε), with the moments m and v in buffers.
+
+    An optimiser of torch holds parameters, which an estimator has none of: what it learns must
+    not appear among the model's, and is saved and resumed by `state_dict` alone.
+
+    Args:
+        rate: the step size.
+    """
+
+    first: Tensor
+    second: Tensor
+    steps: Tensor
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+        self.register_buffer("first", torch.zeros(0))
+        self.register_buffer("second", torch.zeros(0))
+        self.register_buffer("steps", torch.zeros(()))
+
+    @torch.no_grad()
+    def step(self, x: Tensor, gradient: Tensor) -> None:
+        """Move the vector `x` in place; a gradient that is not finite moves nothing."""
+        gradient = total(gradient, self.synchronised).to(x.dtype)
+        if not gradient.isfinite().all():
+            return
+        if self.first.numel() == 0:
+            self.first, self.second = torch.zeros_like(x), torch.zeros_like(x)
+        self.steps += 1
+        self.first.lerp_(gradient, 1 - _FIRST)
+        self.second.lerp_(gradient.square(), 1 - _SECOND)
+        mean = self.first / (1 - _FIRST**self.steps)
+        square = self.second / (1 - _SECOND**self.steps)
+        x -= self.rate * mean / (square.sqrt() + _EPSILON)
+
+    def extra_repr(self) -> str:
+        return f"rate={self.rate}"

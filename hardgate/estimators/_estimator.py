@@ -1,0 +1,168 @@
+"""What every estimator is: f, a, noise → a value of E f(b) and an estimate of its gradient."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from hardgate._state import LazyState
+from hardgate.exact import losses_of
+from hardgate.functional import bernoulli, widen
+from hardgate.noise import uniform
+
+Loss: TypeAlias = Callable[[Tensor], Tensor]
+Noise: TypeAlias = Tensor | tuple[Tensor, ...]
+Context: TypeAlias = Tensor | None
+
+
+class Estimate(NamedTuple):
+    """What one call finds out.
+
+    - `value`: `[...]`, an unbiased value of E f(b), with the graph of whatever f depends on;
+    - `gradient`: `[..., D]`, the estimate g of ∂E f(b)/∂a: a number, without a graph.
+    """
+
+    value: Tensor
+    gradient: Tensor
+
+
+class Estimator(LazyState, ABC):
+    """An estimator of ∂E f(b)/∂a, b_i ~ Bernoulli(σ(a_i)), that evaluates f as often as it likes.
+
+    Facts, right for the instance at hand:
+
+    - `unbiased`: the mean of g is the gradient.
+    - `n_evals`: evaluations of f per gradient; a formula in D where it depends on the units.
+    - `needs_gradient_of_f`: f must be differentiable in b, and is differentiated.
+    - `needs_relaxed_f`: f is evaluated at points that are not binary.
+    - `uses_context`: makes use of `context`, the input that the logits were computed from.
+    - `state`: the names of the buffers that it learns from past samples, so that g stays
+      unbiased: they are read first, and moved by the present samples afterwards. They are part of
+      `state_dict()`; `adapt=False`, and evaluation mode, leave them alone.
+
+    A new estimator implements `estimate`, and `sample_noise` where one uniform number per unit
+    is not its noise.
+
+    Args:
+        adapt: False freezes what the estimator learns.
+    """
+
+    unbiased: bool
+    n_evals: int | str
+    needs_gradient_of_f: bool = False
+    needs_relaxed_f: bool = False
+    uses_context: bool = False
+    state: tuple[str, ...] = ()
+
+    def __init__(self, *, adapt: bool = True) -> None:
+        super().__init__()
+        self.adapt = adapt
+        self._learning = True
+
+    @property
+    def adapting(self) -> bool:
+        """Whether this call may move `state`."""
+        return self.adapt and self.training and self._learning
+
+    def forward(
+        self,
+        f: Loss,
+        logits: Tensor,
+        *,
+        generator: torch.Generator | None = None,
+        context: Context = None,
+    ) -> Tensor:
+        """The value of E f(b), whose gradient at `logits` is the estimate. See `expectation`."""
+        a, grad = widen(logits.detach()), torch.is_grad_enabled()
+        self._learning = grad
+        with torch.enable_grad():
+            value, g = self.estimate(f, a, self.sample_noise(a, generator), context)
+        if not grad:
+            return value.detach()
+        carried: Tensor = (g.detach().to(logits.dtype) * logits).sum(-1)
+        carried.detach().zero_()  # only its gradient counts (and 0·a is not 0 at a = ±∞)
+        return value + carried
+
+    def sample_noise(self, a: Tensor, generator: torch.Generator | None = None) -> Noise:
+        """The noise of one estimate."""
+        return uniform(a, generator)
+
+    @abstractmethod
+    def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
+        """The formula.
+
+        Args:
+            f: samples `[..., D]` → losses `[...]`; further axes may come in front.
+            a: logits `[..., D]`, at least fp32, without a graph.
+            noise: what `sample_noise(a)` gave.
+            context: the input that `a` was computed from, `[..., C]`, or None.
+        """
+
+
+class ManySamples(Estimator, ABC):
+    """An estimator from `samples` evaluations of f at once, as `[samples, ..., D]`.
+
+    Args:
+        samples: K.
+        adapt: see `Estimator`.
+    """
+
+    fewest: int = 2
+
+    def __init__(self, samples: int, *, adapt: bool = True) -> None:
+        super().__init__(adapt=adapt)
+        if not isinstance(samples, int) or samples < self.fewest:
+            raise ValueError(
+                f"{type(self).__name__} expected at least {self.fewest} samples, got {samples!r}. "
+                f"Write {type(self).__name__}(samples={self.fewest})."
+            )
+        self.samples = samples
+        self.n_evals = samples
+
+    def sample_noise(self, a: Tensor, generator: torch.Generator | None = None) -> Noise:
+        return uniform(a.expand(self.samples, *a.shape), generator)
+
+    def extra_repr(self) -> str:
+        return f"samples={self.samples}"
+
+
+def sample(a: Tensor, u: Tensor) -> Tensor:
+    """b = 1[u < σ(a)]."""
+    return bernoulli(torch.sigmoid(a), u.to(a.device))
+
+
+def value_and_gradient(f: Loss, x: Tensor) -> tuple[Tensor, Tensor]:
+    """f(x), with the graph of what f depends on, and ∇f(x), without one.
+
+    Args:
+        f: samples `[..., D]` → losses `[...]`.
+        x: binary samples, or relaxed ones.
+    """
+    x = x.detach().requires_grad_()
+    losses = losses_of(f, x)
+    return losses, gradient_of(losses, x)
+
+
+def gradient_of(losses: Tensor, x: Tensor, *, create_graph: bool = False) -> Tensor:
+    """∇f(x), with a graph of its own where it is to be differentiated again."""
+    gradient = None
+    if losses.requires_grad:
+        (gradient,) = torch.autograd.grad(
+            losses.sum(), x, retain_graph=True, create_graph=create_graph, allow_unused=True
+        )
+    if gradient is None:
+        raise TypeError(
+            "this estimator expected f to be differentiable in b, got losses that do not depend "
+            "on b through torch operations. Write estimator=hardgate.estimators.DisARM(), or "
+            "another with needs_gradient_of_f = False."
+        )
+    return gradient
+
+
+def leave_one_out(x: Tensor) -> Tensor:
+    """The mean over the other samples, for every sample: `[K, ...]` → `[K, ...]`."""
+    return (x.sum(0) - x) / (len(x) - 1)

@@ -1,0 +1,61 @@
+"""A small network that an estimator trains by itself: NVIL's baseline, RELAX's control variate."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hardgate._state import LazyState
+from hardgate.estimators._adam import Adam
+
+_SEED = 0  # of the first layer: the program's own random numbers are left alone
+
+
+class Network(LazyState):
+    """x ↦ w·tanh(W x + b) + c, with all its weights in one buffer ψ; zero at the start.
+
+    Args:
+        hidden: units of the hidden layer.
+        rate: Adam's step size.
+    """
+
+    weights: Tensor
+    state = ("weights", "adam.first", "adam.second", "adam.steps")
+
+    def __init__(self, hidden: int, rate: float) -> None:
+        super().__init__()
+        self.hidden = hidden
+        self.register_buffer("weights", torch.zeros(0))
+        self.adam = Adam(rate)
+
+    def psi(self, x: Tensor) -> Tensor:
+        """ψ for inputs `[..., N]`, as a leaf of its own; made where there is none yet."""
+        H, inputs = self.hidden, x.shape[-1]
+        size = H * inputs + 2 * H + 1
+        if self.weights.numel() == 0:
+            first = torch.randn(H * inputs, generator=torch.Generator().manual_seed(_SEED))
+            rest = torch.zeros(2 * H + 1)
+            start = torch.cat([first / max(1, inputs) ** 0.5, rest])
+            self.weights = start.to(x.device, self.weights.dtype)
+        if len(self.weights) != size:
+            raise ValueError(
+                f"the network of an estimator expected the {(len(self.weights) - 1) // H - 2} "
+                f"inputs that it was first used with, got {inputs}. Give each layer an estimator "
+                "of its own."
+            )
+        return self.weights.detach().clone().requires_grad_()
+
+    def forward(self, x: Tensor, psi: Tensor) -> Tensor:
+        """Outputs `[...]` for inputs `[..., N]`."""
+        H, N = self.hidden, x.shape[-1]
+        W, b, w, c = psi.split([H * N, H, H, 1])
+        out: Tensor = torch.tanh(x.to(psi.dtype) @ W.view(H, N).T + b) @ w + c[0]
+        return out
+
+    def learn(self, loss: Tensor, psi: Tensor) -> None:
+        """One step down the gradient of `loss`, which was computed with `psi`."""
+        (gradient,) = torch.autograd.grad(loss, psi)
+        self.adam.step(self.weights, gradient)
+
+    def extra_repr(self) -> str:
+        return f"hidden={self.hidden}"

@@ -1,0 +1,51 @@
+"""E[x] / E[y] from past samples, of a size that the first call decides."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hardgate._across import total
+from hardgate._state import LazyState
+
+
+class Ratio(LazyState):
+    """Σ x / Σ y by decaying sums; 0 where nothing is known.
+
+    Args:
+        decay: of both sums, per update.
+    """
+
+    numerator: Tensor
+    denominator: Tensor
+    state = ("numerator", "denominator")
+
+    def __init__(self, decay: float) -> None:
+        super().__init__()
+        self.decay = decay
+        self.register_buffer("numerator", torch.zeros(0))
+        self.register_buffer("denominator", torch.zeros(0))
+
+    def value(self, like: Tensor, *shape: int) -> Tensor:
+        """The ratio, in the dtype of `like`; an error where it was learnt for another shape."""
+        if self.numerator.numel() == 0:
+            return like.new_zeros(shape)
+        if self.numerator.shape != shape:
+            raise ValueError(
+                f"an estimator expected the {self.numerator.shape[-1]} units that it was first "
+                f"used with, got {shape[-1]}. Give each layer an estimator of its own."
+            )
+        known = self.denominator > 0
+        ratio = torch.where(known, self.numerator / self.denominator.where(known, 1), 0)
+        return ratio.to(like)
+
+    @torch.no_grad()
+    def update(self, x: Tensor, y: Tensor) -> None:
+        """Move the sums by x, and by y of the same shape or one that broadcasts to it."""
+        x, y = (total(each, self.synchronised).to(self.numerator.dtype) for each in (x, y))
+        if self.numerator.numel() == 0:
+            self.numerator, self.denominator = torch.zeros_like(x), torch.zeros_like(y)
+        num, den = self.decay * self.numerator + x, self.decay * self.denominator + y
+        if num.isfinite().all() and den.isfinite().all():  # one bad batch must not spoil the rest
+            self.numerator.copy_(num)
+            self.denominator.copy_(den)

@@ -1,0 +1,70 @@
+"""ARMS: K samples that repel each other, by a Dirichlet copula (Dimitriev & Zhou 2021)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from hardgate.estimators._estimator import Context, Estimate, Loss, ManySamples, Noise
+from hardgate.exact import losses_of
+from hardgate.units._unit import single
+
+
+class ARMS(ManySamples):
+    """g = K/(K-1) mean_k (f(b_k) - f̄)(b_k - p) · debias.
+
+    Each b_k is a sample of b, but the K of a unit are negatively correlated, ρ < 0, so that their
+    mean is a better baseline than independent samples': RLOO's formula has to be divided by
+    1 - ρ. With two samples it is `DisARM`.
+
+    Args:
+        samples: K ≥ 2.
+
+    Example:
+        >>> import hardgate
+        >>> a = torch.zeros(3, requires_grad=True)
+        >>> hardgate.expectation(lambda b: b.sum(-1), a, ARMS(samples=4)).backward()
+        >>> tuple(a.grad.shape)
+        (3,)
+
+    References:
+        Dimitriev & Zhou 2021, *ARMS: antithetic-REINFORCE-multi-sample gradient for binary
+        variables*.
+    """
+
+    unbiased = True
+
+    def __init__(self, samples: int = 2) -> None:
+        super().__init__(samples)
+
+    def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
+        K = self.samples
+        b = dirichlet_copula(a, single(noise))  # [K, ..., D]
+        losses = losses_of(f, b)
+        L = losses.detach().unsqueeze(-1)
+        g = ((L - L.mean(0)) * (b - torch.sigmoid(a))).mean(0) * (K / (K - 1))
+        return Estimate(losses.mean(0), g * debias(a, K))
+
+
+def dirichlet_copula(a: Tensor, u: Tensor) -> Tensor:
+    """K dependent samples of b from K independent uniform numbers, both `[K, ..., D]`.
+
+    d ~ Dirichlet(1, …, 1) over the K; (1-d)^{K-1} is uniform, and small for one of them only.
+    The rarer value of a unit is drawn where it is below q = min(p, 1-p).
+    """
+    E = -torch.log1p(-u)  # ~ Exp(1)
+    d = E / E.sum(0)
+    rare = (1 - d) ** (len(u) - 1) < torch.sigmoid(-a.abs())
+    return (rare != (a > 0)).to(a.dtype)
+
+
+def debias(a: Tensor, K: int) -> Tensor:
+    """1/(1 - ρ) = p(1-p)/(p - J), where J = P(b_j = b_k = 1).
+
+    In q = min(p, 1-p): (1-q) / (1 - max(2q^{1/(K-1)} - 1, 0)^{K-1} / q). The power of the ratio
+    is taken here, q^{-1/(K-1)} = exp(softplus(|a|)/(K-1)), which is right for every a: as
+    printed it is 0/0 at a = 40.
+    """
+    root = torch.exp(softplus(a.abs()) / (K - 1))
+    return torch.sigmoid(a.abs()) / (1 - (2 - root).clamp(min=0) ** (K - 1))

@@ -1,0 +1,37 @@
+"""Exact: no sampling at all, f at every one of the 2^D binary vectors."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise
+from hardgate.exact import exact_expectation
+
+
+class Exact(Estimator):
+    """g = ∂/∂a Σ_b q(b) f(b) = Σ_b q(b) f(b)(b - p): the gradient itself, D ≤ 20.
+
+    The value is E f(b) itself too. Beyond some four million numbers in all b, f is evaluated in
+    parts, which are computed again to be differentiated: memory stays bounded.
+
+    Example:
+        >>> import hardgate
+        >>> a = torch.zeros(2, requires_grad=True)
+        >>> value = hardgate.expectation(lambda b: b.sum(-1).square(), a, Exact())
+        >>> value.backward()
+        >>> value.item(), a.grad.tolist()
+        (1.5, [0.5, 0.5])
+    """
+
+    unbiased = True
+    n_evals = "2^D"
+
+    def sample_noise(self, a: Tensor, generator: torch.Generator | None = None) -> Noise:
+        return ()
+
+    def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
+        a = a.detach().requires_grad_()
+        value = exact_expectation(f, a)
+        (g,) = torch.autograd.grad(value.sum(), a, retain_graph=True)
+        return Estimate(value, g)

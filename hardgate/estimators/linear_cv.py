@@ -1,0 +1,69 @@
+"""A linear control variate whose slope is what the estimates themselves add up to."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hardgate.estimators._coefficient import Coefficient
+from hardgate.estimators._estimator import Context, Estimate, Loss, ManySamples, Noise
+from hardgate.estimators._ratio import Ratio
+from hardgate.estimators.arms import debias, dirichlet_copula
+from hardgate.exact import losses_of
+from hardgate.units._unit import single
+
+
+class LinearCV(ManySamples):
+    """ARMS on f + α w·(b - p), less α w p(1-p), with w_i = E[g_i] / E[p_i(1-p_i)].
+
+    An idea of this library. w_i is f's mean slope in unit i, found from past estimates: no
+    gradient of f is needed. Corollary 1's baseline of least variance is E f + (1-2p_i) w_i: that
+    removes from g_i what unit i itself adds to f's variance, this what all units add. It pays
+    where the slopes are alike in all examples; where they are not, α goes to zero and it is
+    `ARMS`.
+
+    Args:
+        samples: K ≥ 2.
+        decay: of the moving averages behind w.
+        adapt: False keeps w and α where they are (0 and -1 at the start).
+
+    Example:
+        >>> import hardgate
+        >>> a = torch.zeros(3, requires_grad=True)
+        >>> hardgate.expectation(lambda b: b.sum(-1), a, LinearCV()).backward()
+        >>> tuple(a.grad.shape)
+        (3,)
+    """
+
+    unbiased = True
+    state = (
+        "slope.numerator",
+        "slope.denominator",
+        "alpha.numerator",
+        "alpha.denominator",
+    )
+
+    def __init__(self, samples: int = 2, *, decay: float = 0.99, adapt: bool = True) -> None:
+        super().__init__(samples, adapt=adapt)
+        self.slope = Ratio(decay)
+        self.alpha = Coefficient(-1.0)
+
+    def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
+        b = dirichlet_copula(a, single(noise))  # [K, ..., D]
+        losses = losses_of(f, b)
+        score, variance = b - torch.sigmoid(a), torch.sigmoid(a) * torch.sigmoid(-a)
+        w = self.slope.value(a, a.shape[-1])
+        g = self._arms(losses.detach(), score, a)
+        v = self._arms((w * score).sum(-1), score, a) - w * variance  # of mean zero
+        alpha = self.alpha.value()
+        out = g + alpha * v
+        if self.adapting:
+            self.alpha.update(g, v)
+            units = a.shape[-1:]
+            self.slope.update(out.sum_to_size(units), variance.sum_to_size(units))
+        return Estimate(losses.mean(0), out)
+
+    def _arms(self, L: Tensor, score: Tensor, a: Tensor) -> Tensor:
+        K = self.samples
+        g = ((L - L.mean(0)).unsqueeze(-1) * score).mean(0) * (K / (K - 1))
+        return g * debias(a, K)

@@ -1,0 +1,76 @@
+"""MuProp: f's first-order expansion around the mean field as control variate (Gu et al. 2016)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from hardgate.baselines import BASELINES
+from hardgate.estimators._estimator import (
+    Context,
+    Estimate,
+    Estimator,
+    Loss,
+    Noise,
+    sample,
+    value_and_gradient,
+)
+from hardgate.exact import losses_of
+from hardgate.units._unit import one_of, single
+
+
+class MuProp(Estimator):
+    """g = (f(b) - f(p) - f′(p)·(b - p) - L̄)(b - p) + f′(p) p(1-p).
+
+    The mean of the expansion's part is known, and put back. A loss that is linear has no
+    variance. f is evaluated at p, the mean-field pass, and differentiated there only. Where f is
+    curved and units are many, E f is far from f(p): give it a baseline L̄ of what is left.
+
+    Args:
+        baseline: `"optimal"`, `"mean"` or None, as in `REINFORCE`.
+        decay: of the baseline's moving averages.
+        adapt: see `Estimator`.
+
+    Example:
+        >>> import hardgate
+        >>> a = torch.zeros(3, requires_grad=True)
+        >>> hardgate.expectation(lambda b: b.sum(-1), a, MuProp()).backward()
+        >>> a.grad.tolist()
+        [0.25, 0.25, 0.25]
+
+    References:
+        Gu, Levine, Sutskever & Mnih 2016, *MuProp: unbiased backpropagation for stochastic neural
+        networks*.
+    """
+
+    unbiased = True
+    n_evals = 2
+    needs_gradient_of_f = True
+    needs_relaxed_f = True
+
+    def __init__(
+        self,
+        baseline: Literal["optimal", "mean"] | None = None,
+        *,
+        decay: float = 0.9,
+        adapt: bool = True,
+    ) -> None:
+        super().__init__(adapt=adapt)
+        self.baseline = None
+        if baseline is not None:
+            self.baseline = BASELINES[one_of("baseline", baseline, tuple(BASELINES))](decay)
+            self.state = ("baseline.numerator", "baseline.denominator")
+
+    def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
+        p = torch.sigmoid(a)
+        mean_field, slope = value_and_gradient(f, p)
+        b = sample(a, single(noise))
+        losses = losses_of(f, b)
+        score = b - p
+        expansion = mean_field.detach() + (slope * score).sum(-1)
+        rest = (losses.detach() - expansion).unsqueeze(-1)
+        if self.baseline is not None:
+            rest = rest - self.baseline.step([score], [rest], update=self.adapting)
+        return Estimate(losses, rest * score + slope * p * torch.sigmoid(-a))

@@ -1,0 +1,90 @@
+"""NVIL: REINFORCE with a baseline that a network learns from the input (Mnih & Gregor 2014)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hardgate._across import total
+from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise, sample
+from hardgate.estimators._network import Network
+from hardgate.exact import losses_of
+from hardgate.units._unit import single
+
+
+class NVIL(Estimator):
+    """g = (f(b) - C_ψ(x) - c)(b - p), over max(1, s) where `normalise`.
+
+    C_ψ is a network with one hidden layer, trained on the squared error; without a context it
+    stays zero. c and s are the running mean and standard deviation of f - C_ψ(x).
+
+    Args:
+        hidden: units of the network's hidden layer.
+        rate: of the network's Adam.
+        decay: of the running mean and deviation.
+        normalise: divide by max(1, s), as in the paper. Where s > 1 the gradient is then shorter
+            than the true one, in the right direction: `unbiased` is False.
+        adapt: see `Estimator`.
+
+    Example:
+        >>> import hardgate
+        >>> x, a = torch.ones(5, 2), torch.zeros(5, 3, requires_grad=True)
+        >>> value = hardgate.expectation(lambda b: b.sum(-1), a, NVIL(), context=x)
+        >>> value.sum().backward()
+        >>> tuple(a.grad.shape)
+        (5, 3)
+
+    References:
+        Mnih & Gregor 2014, *Neural variational inference and learning in belief networks*.
+    """
+
+    unbiased = True
+    n_evals = 1
+    uses_context = True
+    state = ("sums", *(f"network.{name}" for name in Network.state))
+    sums: Tensor
+
+    def __init__(
+        self,
+        hidden: int = 32,
+        *,
+        rate: float = 3e-3,
+        decay: float = 0.99,
+        normalise: bool = False,
+        adapt: bool = True,
+    ) -> None:
+        super().__init__(adapt=adapt)
+        self.decay, self.normalise, self.unbiased = decay, normalise, not normalise
+        self.network = Network(hidden, rate)
+        self.register_buffer("sums", torch.zeros(3))  # decaying, of 1, r and r²; r = f - C_ψ
+
+    def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
+        b = sample(a, single(noise))
+        losses = losses_of(f, b)
+        L, psi, C = losses.detach(), None, torch.zeros_like(losses.detach())
+        if context is not None:
+            x = context.detach().flatten(a.dim() - 1)  # [..., C]
+            psi = self.network.psi(x)
+            C = self.network(x, psi)
+        c, s = self._running()
+        rest = L - C.detach() - c
+        if self.adapting and L.numel() > 0:
+            if psi is not None:
+                self.network.learn((L - C - c).square().mean(), psi)
+            self._move(L - C.detach())
+        if self.normalise:
+            rest = rest / s.clamp(min=1)
+        return Estimate(losses, rest.unsqueeze(-1) * (b - torch.sigmoid(a)))
+
+    def _running(self) -> tuple[Tensor, Tensor]:
+        """c and s; 0 and 0 before the first update."""
+        _, r, square = (self.sums / self.sums[0].clamp(min=1e-30)).unbind()
+        return r.clone(), (square - r.square()).clamp(min=0).sqrt()
+
+    @torch.no_grad()
+    def _move(self, rest: Tensor) -> None:
+        r = rest.to(self.sums.dtype)
+        now = torch.stack([torch.ones_like(r).sum(), r.sum(), r.square().sum()])
+        sums = self.decay * self.sums + total(now, self.synchronised).to(self.sums.device)
+        if sums.isfinite().all():
+            self.sums.copy_(sums)

@@ -1,0 +1,50 @@
+"""RLOO: REINFORCE with the other samples' mean as baseline (Kool et al. 2019)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hardgate.estimators._estimator import (
+    Context,
+    Estimate,
+    Loss,
+    ManySamples,
+    Noise,
+    leave_one_out,
+    sample,
+)
+from hardgate.exact import losses_of
+from hardgate.units._unit import single
+
+
+class RLOO(ManySamples):
+    """g = mean_k (f(b_k) - mean_{j≠k} f(b_j)) (b_k - p).
+
+    Needs values of f only, and learns nothing.
+
+    Args:
+        samples: K ≥ 2.
+
+    Example:
+        >>> import hardgate
+        >>> a = torch.zeros(3, requires_grad=True)
+        >>> hardgate.expectation(lambda b: b.sum(-1), a, RLOO(samples=4)).backward()
+        >>> tuple(a.grad.shape)
+        (3,)
+
+    References:
+        Kool, van Hoof & Welling 2019, *Buy 4 REINFORCE samples, get a baseline for free!*
+    """
+
+    unbiased = True
+
+    def __init__(self, samples: int = 2) -> None:
+        super().__init__(samples)
+
+    def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
+        b = sample(a, single(noise))  # [K, ..., D]
+        losses = losses_of(f, b)
+        L = losses.detach()
+        advantage = (L - leave_one_out(L)).unsqueeze(-1)
+        return Estimate(losses.mean(0), (advantage * (b - torch.sigmoid(a))).mean(0))

@@ -1,0 +1,124 @@
+"""A problem of the user's own: a Python file with `logits` and `f`."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from hardgate.lab.problems import Problem
+
+_WRITE = (
+    "Write, for example:\n"
+    "    logits = torch.zeros(10)\n"
+    "    def f(b): return (b - 0.4).square().sum(-1)"
+)
+
+
+class UserProblemError(ValueError):
+    """The file does not hold a problem; the message says what it should hold."""
+
+
+def load(path: Path) -> Problem:
+    """Run the file and take `logits` `[D]` and `f` from it.
+
+    Args:
+        path: of a Python file. `f` maps samples `[..., D]` to one loss each, `[...]`; several
+            axes may come in front. A docstring becomes the problem's description.
+
+    Returns:
+        the problem, tried out on a few samples.
+    """
+    module = _run(path)
+    logits = _logits(path, getattr(module, "logits", None))
+    f = getattr(module, "f", None)
+    if not callable(f):
+        raise UserProblemError(f"{path} expected a function f(b), got {_kind(f)}. {_WRITE}")
+
+    def checked(b: Tensor) -> Tensor:
+        losses: Tensor = f(b)
+        return losses
+
+    about = (module.__doc__ or "").strip().partition("\n")[0].rstrip(".")
+    problem = Problem(about or f"the problem of {path}", logits, checked)
+    _try(path, problem)
+    return problem
+
+
+def _run(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise UserProblemError(f"expected a Python file, got {path}, which is none. {_WRITE}")
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent.resolve()))  # what lies beside the file can be imported
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        raise UserProblemError(
+            f"{path} expected to run to its end, got {_where(path, error)}. "
+            f"Try python {path} by itself."
+        ) from error
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def _logits(path: Path, logits: object) -> Tensor:
+    if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.dim() != 1:
+        raise UserProblemError(
+            f"{path} expected logits, a floating point tensor [D], got {_kind(logits)}. {_WRITE}"
+        )
+    if logits.numel() == 0 or not logits.isfinite().all():
+        raise UserProblemError(
+            f"{path} expected finite logits of at least one unit, got {logits.tolist()[:5]}. "
+            f"{_WRITE}"
+        )
+    return logits.detach()
+
+
+def _try(path: Path, problem: Problem) -> None:
+    """On `[2, 3, D]` and `[2, D]`, as estimators call it."""
+    D, generator = problem.logits.numel(), torch.Generator().manual_seed(0)
+    for shape in ((2, 3, D), (2, D)):
+        b = (torch.rand(shape, generator=generator) < 0.5).to(problem.logits)
+        try:
+            losses = problem.f(b)
+        except Exception as error:
+            raise UserProblemError(
+                f"f of {path} expected to map samples {shape} to losses {shape[:-1]}, got "
+                f"{_where(path, error)}. Use operations on the last axis only, like sum(-1)."
+            ) from error
+        if not isinstance(losses, Tensor) or losses.shape != b.shape[:-1]:
+            raise UserProblemError(
+                f"f of {path} expected to map samples {shape} to one loss each, {shape[:-1]}, "
+                f"got {_kind(losses)}. Reduce over the last axis only, like sum(-1)."
+            )
+        if not losses.is_floating_point() or not losses.isfinite().all():
+            raise UserProblemError(
+                f"f of {path} expected finite floating point losses, got {_kind(losses)} with "
+                f"values like {losses.flatten()[:3].tolist()}. Write losses.float(), or mend f."
+            )
+
+
+def _kind(x: object) -> str:
+    if isinstance(x, Tensor):
+        return f"a {x.dtype} tensor of shape {tuple(x.shape)}"
+    return "nothing of that name" if x is None else f"a {type(x).__name__}"
+
+
+def _where(path: Path, error: BaseException) -> str:
+    """The error, and the line of the user's file that it comes from."""
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).name == path.name
+    ]
+    if isinstance(error, SyntaxError):
+        lines = [error.lineno]
+    at = f" (line {lines[-1]})" if lines and lines[-1] else ""
+    return f"{type(error).__name__}: {str(error).strip() or 'no message'}{at}"

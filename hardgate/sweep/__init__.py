@@ -1,0 +1,1 @@
+"""`hardgate sweep`: search the settings that the paper left open, on validation."""

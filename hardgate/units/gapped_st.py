@@ -1,0 +1,56 @@
+"""Gapped straight-through, binary (Fan, Chi, Rudnicky & Ramadge 2022)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from hardgate import functional
+from hardgate.noise import uniform
+from hardgate.units._bernoulli import BernoulliUnit
+from hardgate.units._unit import EvalMode, NoiseTensors, positive, single
+
+
+class GappedST(BernoulliUnit):
+    """h = 1 with probability σ(a); the slope s(1-s)/τ, s = σ(max(y, gap)/τ), y = (2h - 1)a.
+
+    As `GRMCK`, the slope depends on h but on no further noise; instead of being averaged, the
+    logit of what was drawn is set to at least `gap`. Biased, of little variance, and cheap.
+
+    Args:
+        gap: the least logit of the outcome, at least 0.
+        temperature: τ.
+        eval_mode: see `hardgate.Unit`.
+
+    Example:
+        >>> unit = GappedST(gap=0.0)
+        >>> a = torch.tensor([2.0], requires_grad=True)
+        >>> unit(a, torch.tensor([0.99])).backward()  # off, against the odds: y = -2
+        >>> a.grad.item()
+        0.25
+
+    References:
+        Fan, Chi, Rudnicky & Ramadge 2022, Training discrete deep generative models via gapped
+        straight-through estimator.
+    """
+
+    def __init__(
+        self, gap: float = 1.0, temperature: float = 1.0, *, eval_mode: EvalMode = "threshold"
+    ) -> None:
+        super().__init__(eval_mode=eval_mode)
+        if not 0 <= gap < math.inf:
+            raise ValueError(f"gap expected a number of at least 0, like 1.0, got {gap!r}.")
+        self.gap = float(gap)
+        self.temperature = positive("temperature", temperature)
+
+    def sample_noise(self, a: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return uniform(a, generator)
+
+    def sample(self, a: Tensor, noise: NoiseTensors) -> Tensor:
+        return functional.gapped_straight_through(a, single(noise), self.gap, self.temperature)
+
+    def extra_repr(self) -> str:
+        options = f"gap={self.gap:g}, temperature={self.temperature:g}"
+        return ", ".join(filter(None, [options, super().extra_repr()]))

@@ -1,0 +1,166 @@
+"""`hardgate sweep`: two workers on one SQLite file, a kill, carrying on, and what it prints."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.trial import FrozenTrial, TrialState
+from typer.testing import CliRunner
+
+from hardgate.cli import app
+from hardgate.reproduce import data as data_module
+from hardgate.reproduce.settings import ROWS, change, settings_of
+from hardgate.sweep.space import command, space, start, suggest
+from hardgate.sweep.study import Sweep, finished, open_study, work
+from tests import tiny_runs
+
+FIXED = ("hidden=40", "bottleneck=8", "batch=16", "average=0")
+
+
+def _options(folder: Path, trials: int, jobs: int = 2) -> list[str]:
+    sets = [part for each in FIXED for part in ("--set", each)]
+    return [
+        *("sweep", "straight_through", f"--trials={trials}", "--epochs=2", f"--jobs={jobs}"),
+        *(f"--data={folder / 'data'}", f"--storage=sqlite:///{folder}/sweep.db"),
+        *(f"--figure={folder / 'sweep.png'}", *sets),
+    ]
+
+
+def _start(folder: Path, trials: int, jobs: int = 2) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "hardgate", *_options(folder, trials, jobs)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "COLUMNS": "200"},
+        start_new_session=True,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tiny_runs.files(tmp_path / "data")
+    return tmp_path
+
+
+def _study(folder: Path) -> optuna.Study:
+    (name,) = optuna.get_all_study_names(f"sqlite:///{folder}/sweep.db")
+    return optuna.load_study(study_name=name, storage=f"sqlite:///{folder}/sweep.db")
+
+
+def test_two_workers_a_kill_and_carrying_on(folder: Path) -> None:
+    with _start(folder, trials=30) as first:
+        assert first.stdout is not None
+        for line in first.stdout:  # killed in the middle of its work
+            if line.startswith("trial"):
+                break
+        os.killpg(first.pid, signal.SIGKILL)
+    before = {t.number: t.value for t in finished(_study(folder))}
+    assert before
+    assert len(before) < 30
+
+    target = len(before) + 4
+    second = subprocess.run(
+        [sys.executable, "-m", "hardgate", *_options(folder, target)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "200"},
+        check=False,
+    )
+    assert second.returncode == 0, second.stdout + second.stderr
+    study = _study(folder)
+    after = {t.number: t.value for t in finished(study)}
+    assert before.items() <= after.items()  # nothing lost, nothing run twice
+    assert target <= len(after) <= target + 1  # both workers may finish a last one
+    best = min(
+        t.value for t in study.get_trials(states=(TrialState.COMPLETE,)) if t.value is not None
+    )
+    assert f"{best:.2f}" in second.stdout
+    (line,) = re.findall(r"^hardgate reproduce --preset paper .*$", second.stdout, re.MULTILINE)
+    assert "--row straight_through" in line
+    assert "--set hidden=40" in line
+    for name in space("straight_through", ROWS["straight_through"]):
+        assert f"--set {name}=" in line
+    again = subprocess.run(  # nothing left to do: prints the same table at once
+        [sys.executable, "-m", "hardgate", *_options(folder, target)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"{len(after)} of {target} trials are there." in again.stdout
+    assert len(finished(_study(folder))) == len(after)
+
+
+def test_the_printed_settings_are_those_that_ran() -> None:
+    settings = settings_of("best", "quick")
+    trial = optuna.create_study().ask()
+    drawn = suggest(trial, "best", settings)
+    printed = command("best", "paper", trial.params, [])
+    changes = dict(re.findall(r"--set (\w+)=(\S+)", printed))
+    assert change(settings, changes) == drawn != settings
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_every_row_has_a_space_that_holds_its_own_settings(row: str) -> None:
+    settings = settings_of(row, "quick")
+    ranges, own = space(row, settings), start(row, settings)
+    assert own
+    for name, value in own.items():
+        assert ranges[name].low <= value <= ranges[name].high
+    assert ("input_dropout" in ranges) == (row in ("best", "dense"))
+    drawn = suggest(optuna.create_study().ask(), row, settings)
+    assert {n for n in ranges if getattr(drawn, n) != getattr(settings, n)}
+
+
+def test_the_test_images_are_never_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = data_module.load("mnist", folder / "data", say=lambda message: None)
+
+    class Forbidden:
+        def __getattr__(self, name: str) -> object:
+            raise AssertionError("a sweep read the test images")
+
+    object.__setattr__(real, "test", Forbidden())
+    monkeypatch.setattr("hardgate.sweep.study.load", lambda *args, **kwargs: real)
+    changes = tuple(tuple(each.split("=")) for each in FIXED)
+    sweep = Sweep(
+        "rectifier",
+        1,
+        1,
+        f"sqlite:///{folder}/s.db",
+        changes=changes,  # type: ignore[arg-type]
+    )
+    told: list[FrozenTrial] = []
+    work(sweep, 0, told.append)
+    assert [trial.state for trial in told] == [TrialState.COMPLETE]
+    assert 0 <= (told[0].value or 0.0) <= 100
+    # The first trial is the row's own settings, as far as they are varied.
+    assert told[0].params["lr"] == pytest.approx(settings_of("rectifier", "quick").lr)
+
+
+def test_bad_options(folder: Path) -> None:
+    runner = CliRunner()
+
+    def says(*arguments: str) -> str:
+        result = runner.invoke(app, ["sweep", *arguments, f"--data={folder / 'data'}"])
+        assert result.exit_code == 2
+        return re.sub(r"[\s│]+", " ", result.output)
+
+    storage = f"--storage=sqlite:///{folder}/x.db"
+    assert "'nonsense' is not a row; expected one of noisy_rectifier" in says("nonsense", storage)
+    assert "expected NAME=VALUE" in says("rectifier", storage, "--set=lr")
+    assert "'sped' is not a setting" in says("rectifier", storage, "--set=sped=1")
+    assert "--storage expected a database" in says("rectifier", "--storage=elsewhere")
+
+
+def test_opening_twice_queues_the_own_settings_once(folder: Path) -> None:
+    sweep = Sweep("rectifier", 1, 1, f"sqlite:///{folder}/s.db")
+    open_study(sweep)
+    waiting = open_study(sweep).get_trials(states=(TrialState.WAITING,))
+    assert len(waiting) == 1
