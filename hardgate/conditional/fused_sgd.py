@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from hardgate.conditional._layer import ConditionalLayer
 from hardgate.conditional.gater import Gater
 from hardgate.kernels.update import Step, Update
-from hardgate.sparsity._controller import positive
 from hardgate.sparsity.max_norm import max_norm_
+from hardgate.units._unit import positive
 
 
 class FusedSGD(torch.optim.SGD):

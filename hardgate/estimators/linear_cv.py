@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardgate.estimators._coefficient import Coefficient
+from hardgate._coefficient import Coefficient
 from hardgate.estimators._estimator import Context, Estimate, Loss, ManySamples, Noise
 from hardgate.estimators._ratio import Ratio
 from hardgate.estimators.arms import debias, dirichlet_copula

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardgate.estimators._coefficient import Coefficient
+from hardgate._coefficient import Coefficient
 from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise
 from hardgate.estimators._relaxation import relax, relaxed_loss, two_uniforms
 from hardgate.estimators._temperature import Temperature

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardgate.estimators._coefficient import Coefficient
+from hardgate._coefficient import Coefficient
 from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise
 from hardgate.estimators._network import Network
 from hardgate.estimators._relaxation import Relaxation, relax, relaxed_loss, two_uniforms

@@ -17,7 +17,7 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
-from hardgate.reproduce import atomic
+from hardgate import _atomic
 
 Say = Callable[[str], None]
 _KEEP = 2  # the last checkpoint and the one before it
@@ -33,14 +33,14 @@ class DamagedError(ValueError):
 
 
 def write(path: Path, content: bytes) -> None:
-    """`atomic.write`, with an error that says what to do.
+    """`_atomic.write`, with an error that says what to do.
 
     Args:
         path: where; its folder exists.
         content: all of it.
     """
     try:
-        atomic.write(path, content)
+        _atomic.write(path, content)
     except OSError as error:
         raise SaveError(
             f"cannot write {path}: {error.strerror}. What was saved before is untouched: make "

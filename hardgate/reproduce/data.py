@@ -10,7 +10,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from hardgate.reproduce import atomic, download
+from hardgate import _atomic
+from hardgate.reproduce import download
 from hardgate.reproduce.download import File, Say
 from hardgate.reproduce.idx import DataError, Idx, read_path
 
@@ -141,7 +142,7 @@ def _keep(path: Path, content: Idx, say: Say) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # A name of its own: others may fill the same cache at the same time.
-        atomic.write(path, content.raw, path.with_name(f".{path.name}.{uuid.uuid4().hex}"))
+        _atomic.write(path, content.raw, path.with_name(f".{path.name}.{uuid.uuid4().hex}"))
         say(f"kept in {path}")
     except OSError as error:  # the run can go on without
         say(f"{path} could not be written ({error}). Set {VARIABLE} to a directory that can.")

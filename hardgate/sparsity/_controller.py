@@ -54,13 +54,6 @@ def fraction(name: str, value: float) -> float:
     return float(value)
 
 
-def positive(name: str, value: float) -> float:
-    """`value`, or an error if it is not a positive number."""
-    if not 0 < value < float("inf"):
-        raise ValueError(f"{name} expected a positive number, got {value!r}.")
-    return float(value)
-
-
 def examples(x: Tensor) -> Tensor:
     """`[..., D]` → `[N, D]`: all leading axes are examples."""
     return x.reshape(-1, x.shape[-1]) if x.dim() else x.reshape(1, 1)

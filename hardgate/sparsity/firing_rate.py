@@ -7,8 +7,9 @@ from torch import Tensor, nn
 
 from hardgate._across import mean
 from hardgate.functional import widen
-from hardgate.sparsity._controller import Controller, examples, positive
+from hardgate.sparsity._controller import Controller, examples
 from hardgate.units import Unit
+from hardgate.units._unit import positive
 
 
 class FiringRate(Controller):

@@ -144,8 +144,9 @@ def single(noise: NoiseTensors) -> Tensor:
     return noise
 
 
-def positive(name: str, value: float) -> float:
-    """`value`, or an error if it is not a positive number."""
+def positive(name: str, value: float, like: float | None = None) -> float:
+    """`value`, or an error if it is not a positive number; `like` is an example."""
     if not 0 < value < float("inf"):
-        raise ValueError(f"{name} expected a positive number, like 0.5, got {value!r}.")
+        hint = "" if like is None else f", like {like}"
+        raise ValueError(f"{name} expected a positive number{hint}, got {value!r}.")
     return float(value)

@@ -46,7 +46,7 @@ class BinaryConcrete(Unit):
 
     def __init__(self, temperature: float = 0.5, *, eval_mode: EvalMode = "threshold") -> None:
         super().__init__(eval_mode=eval_mode)
-        self.temperature = positive("temperature", temperature)
+        self.temperature = positive("temperature", temperature, like=0.5)
         self.noise = Logistic()
         # E σ((a + z)/λ) = P(a + z > λz') = E σ(a - λz') for z' logistic: the smoother of the two.
         self._scale = max(self.temperature, 1.0)

@@ -43,7 +43,7 @@ class GappedST(BernoulliUnit):
         if not 0 <= gap < math.inf:
             raise ValueError(f"gap expected a number of at least 0, like 1.0, got {gap!r}.")
         self.gap = float(gap)
-        self.temperature = positive("temperature", temperature)
+        self.temperature = positive("temperature", temperature, like=0.5)
 
     def sample_noise(self, a: Tensor, generator: torch.Generator | None = None) -> Tensor:
         return uniform(a, generator)

@@ -46,7 +46,7 @@ class GRMCK(BernoulliUnit):
         eval_mode: EvalMode = "threshold",
     ) -> None:
         super().__init__(eval_mode=eval_mode)
-        self.temperature = positive("temperature", temperature)
+        self.temperature = positive("temperature", temperature, like=0.5)
         if samples is not None and (not isinstance(samples, int) or samples < 1):
             raise ValueError(
                 "GRMCK expected samples=None (K = ∞, by quadrature) or a whole number of at least "

@@ -54,7 +54,7 @@ class HardConcrete(Unit):
         eval_mode: EvalMode = "threshold",
     ) -> None:
         super().__init__(eval_mode=eval_mode)
-        self.temperature = positive("temperature", temperature)
+        self.temperature = positive("temperature", temperature, like=0.5)
         if not -math.inf < gamma < 0 or not 1 < zeta < math.inf:
             raise ValueError(
                 "HardConcrete expected gamma below 0 and zeta above 1, like -0.1 and 1.1, got "

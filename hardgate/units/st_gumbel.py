@@ -34,7 +34,7 @@ class STGumbel(BernoulliUnit):
 
     def __init__(self, temperature: float = 0.5, *, eval_mode: EvalMode = "threshold") -> None:
         super().__init__(eval_mode=eval_mode)
-        self.temperature = positive("temperature", temperature)
+        self.temperature = positive("temperature", temperature, like=0.5)
         self.noise = Logistic()
 
     def sample_noise(self, a: Tensor, generator: torch.Generator | None = None) -> Tensor:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from hardgate.reproduce import atomic
+from hardgate import _atomic
 from hardgate.reproduce.checkpoint import SaveError
 from hardgate.reproduce.report.figures import pictures
 from hardgate.reproduce.report.html import Html
@@ -82,7 +82,7 @@ def write_figures(runs: Path, folder: Path, names: Sequence[str]) -> None:
 def _write(path: Path, content: bytes) -> None:
     """Whole or not at all, also where two commands end at the same moment."""
     try:
-        atomic.write(path, content, path.with_name(f".{path.name}.{uuid.uuid4().hex}"))
+        _atomic.write(path, content, path.with_name(f".{path.name}.{uuid.uuid4().hex}"))
     except OSError as error:
         raise SaveError(
             f"cannot write {path}: {error.strerror}. The runs are untouched: make room, or type "
