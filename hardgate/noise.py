@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import numpy as np
 import torch
@@ -19,7 +18,16 @@ from torch.nn.functional import softplus
 
 from hardgate.kernels import compiler
 
-__all__ = ["Beta", "Binomial", "Gaussian", "Logistic", "Noise", "fast", "normal", "uniform"]
+__all__ = [
+    "Beta",
+    "Binomial",
+    "Gaussian",
+    "Logistic",
+    "Noise",
+    "fast",
+    "normal",
+    "uniform",
+]
 
 
 FEW = 2**14  # up to which torch's own numbers are as fast
@@ -27,19 +35,23 @@ FEW = 2**14  # up to which torch's own numbers are as fast
 _fast = threading.local()
 
 
-@contextmanager
-def fast() -> Iterator[None]:
+class _Fast:
+    def __enter__(self) -> None:
+        self._before = getattr(_fast, "on", False)
+        _fast.on = True
+
+    def __exit__(self, *_: object) -> None:
+        _fast.on = self._before
+
+
+def fast() -> AbstractContextManager[None]:
     """Within, many numbers at once come from `hardgate.kernels.draws`, where it can run.
 
     Other numbers than torch's for the same seed, from the same law. `hardgate.Gater` draws so in
     eager mode: torch's noise would be a tenth of a training step. A unit by itself draws torch's,
     the same as when it is compiled.
     """
-    before, _fast.on = getattr(_fast, "on", False), True
-    try:
-        yield
-    finally:
-        _fast.on = before
+    return _Fast()
 
 
 def uniform(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -56,6 +68,20 @@ def normal(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     return torch.randn(like.shape, dtype=torch.float32, device=like.device, generator=generator)
 
 
+def rectify(a: Tensor, scale: float = 1.0, generator: torch.Generator | None = None) -> Tensor:
+    """max(0, a + scale·z), z ~ N(0, 1): the noisy rectifier with its noise drawn on the way.
+
+    Within `fast`, one pass over the numbers instead of three; it is not differentiated there.
+    """
+    if _many(a) and a.dtype is torch.float32 and not (torch.is_grad_enabled() and a.requires_grad):
+        a = a.contiguous()
+        out, seed = torch.empty_like(a), _seed(generator)
+        compiler.draws().rectified(out.data_ptr(), a.data_ptr(), a.numel(), scale, seed)
+        return out
+    z = normal(a, generator)
+    return torch.relu(a + (z if scale == 1.0 else z * scale)).to(a.dtype)
+
+
 def _many(like: Tensor) -> bool:
     """Whether to draw with the kernels: asked for, many numbers, on a CPU, no transforms."""
     return (
@@ -70,10 +96,13 @@ def _many(like: Tensor) -> bool:
 
 def _draw(kind: str, like: Tensor, generator: torch.Generator | None) -> Tensor:
     """The kernels' numbers, from a seed that torch draws: manual_seed governs these as well."""
-    seed = torch.empty((), dtype=torch.int64).random_(generator=generator).item()
     out = torch.empty(like.shape, dtype=torch.float32)
-    getattr(compiler.draws(), kind)(out.view(-1).numpy(), seed)
+    getattr(compiler.draws(), kind)(out.view(-1).numpy(), _seed(generator))
     return out
+
+
+def _seed(generator: torch.Generator | None) -> int:
+    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
 class Noise(ABC):

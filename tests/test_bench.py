@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from typer.testing import CliRunner
 import hardgate
 from hardgate import UNITS
 from hardgate.cli import app
+from hardgate.kernels import sparse
+from hardgate.kernels.problem import Wanted
 from hardgate.lab import bench, bench_memory, bench_run, bench_steps, breakdown
 from hardgate.lab.bench import Timing
 from hardgate.lab.bench_figures import break_even, figures
@@ -181,11 +184,11 @@ def test_the_parts_are_those_of_the_step() -> None:
     unit = UNITS[bench_steps.DEFAULT]()
     model = bench_steps.network(unit, 20, x)
     parts = breakdown.Parts(model, x, y)
-    entries, floats = parts.saved.entries.clone(), parts.saved.floats.clone()
-    for run in parts.runs().values():
-        run()
-    assert torch.equal(parts.saved.entries, entries)
-    torch.testing.assert_close(parts.saved.floats, floats)
+    for name, run in parts.runs().items():
+        if "backward" not in name:  # which change the weights
+            run()
+    again = sparse.backward(parts.problem, parts.dy, Wanted(), parts.saved).gates
+    torch.testing.assert_close(again, parts.dh)  # from the index and the values left behind
     gates = parts.gates.clone().requires_grad_()
     p = parts.problem
     assert p.b_in is not None and p.w_out is not None and p.b_out is not None  # noqa: PT018
@@ -203,7 +206,7 @@ def test_progress_names_the_case_on_a_terminal_only() -> None:
             progress.remark("left out")
         assert ("512 experts" in out.getvalue()) == terminal
         assert "left out" in out.getvalue()
-        assert "timed widths, 0 s" in out.getvalue()
+        assert re.search(r"timed widths, \d+ s", out.getvalue())
 
 
 def test_figures_are_not_cut_on_a_narrow_terminal() -> None:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import copy
 import itertools
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import hardgate
-from hardgate import ConditionalLinear, ConditionalMLP, FusedSGD, NoisyRectifier, StraightThrough
+from hardgate import (
+    ConditionalLinear,
+    ConditionalMLP,
+    FusedSGD,
+    Gater,
+    NoisyRectifier,
+    StraightThrough,
+)
 from hardgate.kernels.op import Backend
 
 
@@ -143,3 +151,58 @@ def test_a_learning_rate_of_zero_changes_nothing() -> None:
     layer(torch.randn(5, 9)).square().mean().backward()
     optimiser.step()
     assert all(torch.equal(p, before[name]) for name, p in layer.named_parameters())
+
+
+def test_a_gater_may_have_a_rate_of_its_own() -> None:
+    ours, theirs = pair("sparse", layers=2)
+    start = copy.deepcopy(ours)
+    gaters = [m for m in theirs.modules() if isinstance(m, Gater)]
+    own = [p for gater in gaters for p in gater.parameters()]
+    rest = [p for p in theirs.parameters() if all(p is not q for q in own)]
+    train(ours, FusedSGD(ours, 0.1, gater_lr=0.01))
+    groups: list[dict[str, Any]] = [{"params": rest}, {"params": own, "lr": 0.01}]
+    train(theirs, torch.optim.SGD(groups, 0.1))
+    assert_same(ours, theirs)
+    train(start, FusedSGD(start, 0.1))
+    assert not torch.equal(next(start.parameters()), next(ours.parameters()))  # a gater's
+    with pytest.raises(ValueError, match="gater_lr expected a positive number"):
+        FusedSGD(ours, 0.1, gater_lr=0.0)
+
+
+def test_rates_follow_a_state_that_is_loaded() -> None:
+    """Loading replaces the groups: a step must look at the new ones."""
+    model, _ = pair("sparse")
+    optimiser = FusedSGD(model, 0.1, gater_lr=0.1)
+    state = optimiser.state_dict()
+    for group in state["param_groups"]:
+        group["lr"] = 0.0
+    optimiser.load_state_dict(state)
+    before = [parameter.clone() for parameter in model.parameters()]
+    backward(model)
+    optimiser.step()
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
+
+
+def test_parameters_of_other_modules_get_an_ordinary_step() -> None:
+    model, _ = pair("sparse")
+    whole = nn.Sequential(model, nn.Linear(4, 3).double())
+    other: Any = whole[1]
+    optimiser = FusedSGD(whole, 0.1)
+    backward(whole)
+    assert all(p.grad is None for p in model.parameters())
+    expected = other.weight.detach() - 0.1 * other.weight.grad
+    optimiser.step()
+    torch.testing.assert_close(other.weight.detach(), expected)
+    optimiser.zero_grad(set_to_none=False)
+    assert not other.weight.grad.any()
+    optimiser.zero_grad()
+    assert other.weight.grad is None
+
+
+def test_hooks_on_a_step_are_called() -> None:
+    model, _ = pair("sparse")
+    optimiser, calls = FusedSGD(model, 0.1), []
+    optimiser.register_step_pre_hook(lambda *_: calls.append("before"))
+    optimiser.register_step_post_hook(lambda *_: calls.append("after"))
+    optimiser.step()
+    assert calls == ["before", "after"]

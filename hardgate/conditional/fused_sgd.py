@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,11 +17,11 @@ from hardgate.units._unit import positive
 
 
 class FusedSGD(torch.optim.SGD):
-    """w ← w - lr·∂L/∂w, for the experts and gates while the backward pass has them at hand.
+    """w ← w - lr·∂L/∂w, for conditional layers while the backward pass has their weights at hand.
 
-    The gradients of those weights are never stored: only rows of units that were on are touched.
-    All other parameters get an ordinary step in `step()`. A learning-rate scheduler works as with
-    any optimiser. What it cannot do, it refuses or says: one backward pass per step (no
+    The gradients of those weights and biases are never stored: only rows of units that were on are
+    touched. All other parameters get an ordinary step in `step()`. A learning-rate scheduler works
+    as with any optimiser. What it cannot do, it refuses or says: one backward pass per step (no
     accumulation, no layer used twice), no DistributedDataParallel, no momentum or weight decay,
     eager mode only. Gradient clipping does not see those weights, and a loss that is NaN has
     changed them by the time you look: check it before `backward()`.
@@ -28,6 +29,8 @@ class FusedSGD(torch.optim.SGD):
     Args:
         model: contains `ConditionalMLP`s, `ConditionalLinear`s or `Gater`s, in fp32 or fp64.
         lr: the learning rate.
+        gater_lr: that of the gaters, which are then a group of parameters of their own, the
+            second one; None for the same as the rest.
         max_norm: limit the norm of every unit's incoming weights, as `max_norm_` does after each
             step; None for no limit.
 
@@ -41,15 +44,23 @@ class FusedSGD(torch.optim.SGD):
         (True, None)
     """
 
-    def __init__(self, model: nn.Module, lr: float, *, max_norm: float | None = None) -> None:
-        super().__init__(model.parameters(), lr=positive("lr", lr), foreach=True)
+    def __init__(
+        self,
+        model: nn.Module,
+        lr: float,
+        *,
+        gater_lr: float | None = None,
+        max_norm: float | None = None,
+    ) -> None:
+        super().__init__(_groups(model, gater_lr), lr=positive("lr", lr), foreach=True)
         self.max_norm = None if max_norm is None else positive("max_norm", max_norm)
         self._model = model
         self._updates: list[Update] = []
         for module in model.modules():
             if isinstance(module, (ConditionalLayer, Gater)):
                 _check(module)
-                module.update = Update(self._fused_step)
+                group = -1 if isinstance(module, Gater) else 0
+                module.update = Update(partial(self._fused_step, group))
                 self._updates.append(module.update)
         if not self._updates:
             raise ValueError(
@@ -57,19 +68,21 @@ class FusedSGD(torch.optim.SGD):
                 "Use torch.optim.SGD."
             )
 
-    def _fused_step(self) -> Step:
+    def _fused_step(self, group: int) -> Step:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             raise RuntimeError(
                 "FusedSGD expected one process: it changes weights before their gradients could "
                 "be averaged over processes. Use torch.optim.SGD."
             )
-        return Step(self.param_groups[0]["lr"], self.max_norm or 0.0)
+        return Step(self.param_groups[group]["lr"], self.max_norm or 0.0)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         """Step all other parameters, limit norms, and allow the next backward pass."""
         if closure is not None:
             raise RuntimeError("FusedSGD takes no closure: write backward(), then step().")
+        for hook in [*self._optimizer_step_pre_hooks.values()]:
+            hook(self, (), {})
         for group in self.param_groups:
             others = [p for p in group["params"] if p.grad is not None]
             if others:
@@ -84,12 +97,37 @@ class FusedSGD(torch.optim.SGD):
                     max_norm_(out, self.max_norm)
         for update in self._updates:
             update.renew()
+        for hook in [*self._optimizer_step_post_hooks.values()]:
+            hook(self, (), {})
+
+    # Else torch wraps `step` for its profiler, which takes as long as a small layer.
+    step.hooked = True  # type: ignore[attr-defined]
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients that there are; most were never stored."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if set_to_none:
+                    parameter.grad = None
+                elif parameter.grad is not None:
+                    parameter.grad.detach_().zero_()
 
     def detach(self) -> None:
         """Give the layers back to ordinary optimisers."""
         for module in self._model.modules():
             if isinstance(module, (ConditionalLayer, Gater)):
                 module.update = None
+
+
+def _groups(model: nn.Module, gater_lr: float | None) -> list[dict[str, Any]]:
+    """All parameters, or those of the gaters apart."""
+    if gater_lr is None:
+        return [{"params": list(model.parameters())}]
+    gaters = [module for module in model.modules() if isinstance(module, Gater)]
+    own = {id(p) for gater in gaters for p in gater.parameters()}
+    rest = [p for p in model.parameters() if id(p) not in own]
+    theirs = [p for p in model.parameters() if id(p) in own]
+    return [{"params": rest}, {"params": theirs, "lr": positive("gater_lr", gater_lr)}]
 
 
 def _check(module: nn.Module) -> None:

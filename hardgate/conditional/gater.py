@@ -6,11 +6,13 @@ from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch._C import _functorch as functorch
 
 from hardgate.conditional.start import sparse_, starting_bias
 from hardgate.kernels.gate_linear import gate_linear
+from hardgate.kernels.gater import Rectify, gater_network
 from hardgate.kernels.update import Update
-from hardgate.noise import fast
+from hardgate.noise import Gaussian, fast, rectify
 from hardgate.sparsity._controller import Controller, fraction
 from hardgate.sparsity.collect import Steered
 from hardgate.units import NoisyRectifier, Rectifier, StraightThrough, Unit
@@ -97,8 +99,11 @@ class Gater(Steered):
             the gates `[..., gates]`, or (gates, probe); the probe is None where no expert that is
             off is needed.
         """
-        a = self.pre_activation(x)
         sampling = self.unit.training or self.unit.eval_mode == "sample"
+        if sampling and self.sparsity is None and self._is_noisy_rectifier():
+            gates = self._network(x, self._rectify)
+            return (gates, None) if with_probe else gates
+        a = self.pre_activation(x)
         noise = self._draw(a) if sampling else None
         h: Tensor = self.unit(a, noise)
         self.steer(self.unit, a, h)
@@ -112,12 +117,35 @@ class Gater(Steered):
 
     def pre_activation(self, x: Tensor) -> Tensor:
         """a = V tanh(U x + c) + d."""
-        if x.shape[-1:] != (self.hidden.in_features,):
+        return self._network(x)
+
+    def _network(self, x: Tensor, rectify: Rectify | None = None) -> Tensor:
+        hidden, output = self.hidden, self.output
+        if x.shape[-1:] != (hidden.in_features,):
             raise ValueError(
-                f"expected x of shape [..., {self.hidden.in_features}], got {tuple(x.shape)}."
+                f"expected x of shape [..., {hidden.in_features}], got {tuple(x.shape)}."
             )
-        z = torch.tanh(self.hidden(x))
-        return gate_linear(z, self.output.weight, self.output.bias, self.update)
+        if type(hidden) is nn.Linear and not _hooked(hidden):
+            weights = (hidden.weight, hidden.bias, output.weight, output.bias)
+            return gater_network(x, *weights, self.update, rectify)
+        a = gate_linear(torch.tanh(hidden(x)), output.weight, output.bias, self.update)
+        return a if rectify is None else rectify(a)
+
+    def _is_noisy_rectifier(self) -> bool:
+        """Whether h comes from x in one go: nobody else asks for a, and no hook for the unit."""
+        unit = self.unit
+        return (
+            type(unit) is NoisyRectifier
+            and type(unit.noise) is Gaussian
+            and not _hooked(unit)
+            and not torch.compiler.is_compiling()
+            and functorch.peek_interpreter_stack() is None
+        )
+
+    def _rectify(self, a: Tensor) -> Tensor:
+        assert isinstance(self.unit, NoisyRectifier)
+        with fast():
+            return rectify(a, self.unit.noise.scale)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -152,6 +180,16 @@ class Gater(Steered):
 
     def extra_repr(self) -> str:
         return f"rate={self.rate}, init={self.init!r}"
+
+
+def _hooked(module: nn.Module) -> bool:
+    """Whether somebody waits for the module to be called."""
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
 
 
 def _probe(unit: Unit, a: Tensor, noise: NoiseTensors | None) -> Tensor | None:

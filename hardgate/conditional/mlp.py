@@ -86,13 +86,14 @@ class ConditionalMLP(ConditionalLayer):
     def forward(self, x: Tensor) -> Tensor:
         """y `[..., out_features]` for x `[..., in_features]`."""
         gates, probe = self.gater(x, with_probe=True)
+        experts, out = self.experts, self.out
         y = functional.conditional_mlp(
             x,
             gates,
-            self.experts.weight,
-            self.experts.bias,
-            self.out.weight,
-            self.out.bias,
+            experts.weight,
+            experts.bias,
+            out.weight,
+            out.bias,
             backend=self.backend,
             probe=probe,
             relu=self.activation == "relu",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 import os
 import sys
 import threading
@@ -17,9 +18,16 @@ import torch
 
 _lock = threading.Lock()
 _module: ModuleType | None = None
+_draws: ModuleType | None = None
 _forked = _said = False
 _mine = threading.local()
-_kernels: dict[tuple[str, torch.dtype], Any] = {}  # those that are compiled
+_kernels: dict[tuple[str, torch.dtype], tuple[Any, list[int]]] = {}  # those that are compiled
+_SHARES = {
+    "forward": ("up", "down"),
+    "backward": ("back", "down", "weigh"),
+    "linear_backward": ("linear",),
+}
+_TYPE = {torch.float32: "float32", torch.float64: "float64"}
 _ZERO = {torch.float32: np.float32(0), torch.float64: np.float64(0)}
 _MESSAGE = "hardgate: compiling kernels for this CPU; the next run finds them on disk …\n"
 
@@ -56,14 +64,10 @@ def kernels() -> ModuleType:
                 import numba.np.ufunc.omppool
 
                 config.THREADING_LAYER = "omp"
-            from hardgate.kernels import cpu, index, vectors
+            from hardgate.kernels import call, chunk, cpu, index, share, vectors
 
-            called = fingerprint(index, vectors)
-            if called != cpu.CALLED:
-                raise RuntimeError(
-                    "cpu.py expected index.py and vectors.py as they were, and the cache on disk "
-                    f"would run stale kernels; write CALLED = {called!r} into cpu.py"
-                )
+            _check_called(share, chunk, index, vectors)
+            _check_called(cpu, call, chunk, index, share, vectors)
             if sys.platform != "win32":
                 os.register_at_fork(after_in_child=_mark_forked)
 
@@ -71,13 +75,25 @@ def kernels() -> ModuleType:
     return _module
 
 
+def _check_called(caller: ModuleType, *modules: ModuleType) -> None:
+    called, name = fingerprint(*modules), caller.__name__.rpartition(".")[2]
+    if called != caller.CALLED:
+        raise RuntimeError(
+            f"{name}.py expected the files it calls as they were, and the cache on disk would run "
+            f"stale kernels; write CALLED = {called!r} into {name}.py"
+        )
+
+
 def draws() -> ModuleType:
     """The module of random numbers, imported on first use."""
-    kernels()  # which choose the pool of threads
-    threads()
-    from hardgate.kernels import draws
+    global _draws
+    if _draws is None:
+        kernels()  # which choose the pool of threads
+        from hardgate.kernels import draws
 
-    return draws
+        _draws = draws
+    threads()
+    return _draws
 
 
 def fingerprint(*modules: ModuleType) -> str:
@@ -102,19 +118,34 @@ def threads() -> int:
 
 def run(name: str, dtype: torch.dtype, *arguments: float) -> Any:
     """Call a kernel; say so when it takes long because it compiles."""
-    kernel = _kernels.get((name, dtype))
-    if kernel is not None:
-        return kernel(*arguments, _ZERO[dtype])
-    kernel = getattr(kernels(), name)
+    found = _kernels.get((name, dtype))
+    if found is not None:
+        kernel, shares = found
+        return kernel(*shares, *arguments, _ZERO[dtype])
     timer = threading.Timer(1.0, _say)
     timer.daemon = True
     timer.start()
     try:
-        result = kernel(*arguments, _ZERO[dtype])
+        kernel = getattr(kernels(), name)
+        shares = [_share(needed, dtype).address for needed in _SHARES.get(name, ())]
+        result = kernel(*shares, *arguments, _ZERO[dtype])
     finally:
         timer.cancel()
-    _kernels[name, dtype] = kernel
+    _kernels[name, dtype] = kernel, shares
     return result
+
+
+@functools.cache
+def _share(name: str, dtype: torch.dtype) -> Any:
+    """What each share of a kernel does, compiled by itself, to be called by its address."""
+    from numba import cfunc, types
+
+    from hardgate.kernels import index, share
+
+    own = {"zero": _TYPE[dtype], "lr": "float64", "most": "float64"}
+    function = getattr(share, name)
+    kinds = [getattr(types, own.get(a, "int64")) for a in inspect.signature(function).parameters]
+    return cfunc(types.void(*kinds), cache=True, **index.OPTIONS)(function)
 
 
 def _say() -> None:

@@ -7,20 +7,46 @@ exist.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from hardgate.kernels import reference
+from hardgate.kernels.compiler import run
 from hardgate.kernels.problem import Gradients, Problem, Wanted
 from hardgate.kernels.update import Step, descended
 
 
-def forward(problem: Problem, keep: bool = True, found: object = None) -> tuple[Tensor, Tensor]:
+def forward(problem: Problem, keep: bool = True) -> tuple[Tensor, Tensor]:
     """As `reference.forward`; saves H."""
     H = _experts(problem)
     s = H * _spread(problem, problem.gates)
     y = s if problem.w_out is None else _affine(s, problem.w_out, problem.b_out)
     return (y if _finite(y) else reference.forward(problem)[0]), H
+
+
+def infer(
+    x: Tensor,
+    gates: Tensor,
+    w_in: Tensor,
+    b_in: Tensor | None,
+    w_out: Tensor,
+    b_out: Tensor | None,
+    relu: bool,
+) -> Tensor:
+    """y alone, for matrices in memory's order on the CPU, where the kernels are; nothing copied."""
+    H = linear(x, w_in, b_in)
+    H = H.relu_() if relu else H
+    if H.shape == gates.shape:
+        H.mul_(gates)
+    else:
+        H.view(*gates.shape, -1).mul_(gates.unsqueeze(-1))
+    y = linear(H, w_out, b_out)
+    if run("finite", y.dtype, y.data_ptr(), y.numel()):
+        return y
+    return reference.forward(Problem.of(x, gates, w_in, b_in, w_out, b_out, None, relu))[0]
 
 
 def backward(
@@ -40,13 +66,16 @@ def _gradients(problem: Problem, dy: Tensor, wanted: Wanted, saved: Tensor | Non
     H, g = _experts(p) if saved is None else saved, _spread(p, p.gates)
     ds = dy if p.w_out is None else dy @ p.w_out.T
     dg = ds * H
-    # Whatever is not finite in x, dy or the weights shows in dg, or was -∞ before a ReLU.
-    if not _finite(dg) or (p.relu and not (_finite(p.x) and _finite(p.w_in))):
+    # Whatever is not finite in x, dy or the weights shows in dg, or was -∞ before a ReLU: then it
+    # shows in x, or in its gradient.
+    if not _finite(dg) or (p.relu and not _finite(p.x)):
         return reference.backward(problem, dy, wanted)
     dH = (ds * g).masked_fill(H <= 0, 0) if p.relu else ds * g
     gradients = Gradients()
     if wanted.x:
         gradients.x = dH @ p.w_in
+        if p.relu and not _finite(gradients.x):
+            return reference.backward(problem, dy, wanted)
     if wanted.w_in:
         gradients.w_in = dH.T @ p.x
     if wanted.b_in:
@@ -77,4 +106,4 @@ def _spread(problem: Problem, gates: Tensor) -> Tensor:
 
 def _finite(x: Tensor) -> bool:
     """Whether no entry is NaN or infinite: one sum, which either would spoil."""
-    return x.is_meta or bool(x.sum().isfinite())
+    return x.is_meta or math.isfinite(x.sum().item())

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, prange, types
+from numba import carray, njit, prange, types
 from numba.extending import intrinsic
 
 _LANES = 32  # generators side by side
@@ -138,3 +138,37 @@ def normal(out, seed):
             part = out[first : first + 2 * _LANES]
             for lane in range(part.shape[0]):
                 part[lane] = pair[lane]
+
+
+@njit(parallel=True, **_options)
+def _rectified(out, a, scale, seed):
+    n = out.shape[0]
+    for block in prange((n + _BLOCK - 1) // _BLOCK):
+        state = np.empty((4, _LANES), np.uint32)
+        bits, pair = np.empty((2, _LANES), np.uint32), np.empty(2 * _LANES, np.float32)
+        _seed(state, seed, block)
+        for first in range(block * _BLOCK, min(n, (block + 1) * _BLOCK), 2 * _LANES):
+            _next(state, bits[0])
+            _next(state, bits[1])
+            _normals(bits[0], bits[1], pair[:_LANES], pair[_LANES:])
+            part, given = out[first : first + 2 * _LANES], a[first : first + 2 * _LANES]
+            for lane in range(part.shape[0]):
+                h = given[lane] + scale * pair[lane]
+                part[lane] = np.float32(0) if h < 0 else h
+
+
+@intrinsic
+def _floats(context, address):
+    def generate(context, b, signature, values):
+        return b.inttoptr(values[0], ir.FloatType().as_pointer())
+
+    return types.CPointer(types.float32)(types.int64), generate
+
+
+@njit(**_options)
+def rectified(out, a, n, scale, seed):
+    """out = max(0, a + scale·z), z ~ N(0, 1) the numbers that `normal` draws; NaN stays.
+
+    out and a are the addresses of n numbers in fp32.
+    """
+    _rectified(carray(_floats(out), (n,)), carray(_floats(a), (n,)), np.float32(scale), seed)

@@ -12,7 +12,7 @@ from torch.nn.functional import linear
 
 from hardgate.kernels.compiler import run, unavailable
 from hardgate.kernels.op import SMALL, break_even
-from hardgate.kernels.sparse import Found, at, find
+from hardgate.kernels.sparse import at, chunks, density
 from hardgate.kernels.update import Step, Update, descend, refuse
 
 
@@ -26,7 +26,7 @@ def gate_linear(z: Tensor, w: Tensor, b: Tensor, update: Update | None = None) -
         z: `[..., bottleneck]`.
         w: `[gates, bottleneck]`.
         b: `[gates]`.
-        update: change w in the backward pass instead of returning its gradient.
+        update: change w and b in the backward pass instead of returning their gradients.
 
     Returns:
         a, `[..., gates]`.
@@ -50,7 +50,7 @@ class _GateLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, w: Tensor, b: Tensor, update: Update | None) -> Tensor:
         ctx.save_for_backward(z, w)
-        ctx.update = update
+        ctx.b, ctx.update = b, update  # a controller may move b before the backward pass
         return linear(z, w, b)
 
     @staticmethod
@@ -58,30 +58,74 @@ class _GateLinear(torch.autograd.Function):
     def backward(ctx: Any, da: Tensor) -> tuple[Tensor | None, ...]:
         step = None if ctx.update is None else ctx.update.claim()
         z, w = ctx.saved_tensors
-        wants_z, wants_w, wants_b = ctx.needs_input_grad[:3]
-        in_place = step is None or w.is_contiguous()  # a step needs the memory of the weights
-        if in_place and da.numel() * z.shape[1] >= SMALL and unavailable() is None:
-            found = find(da)
-            if break_even(len(da)) * da.numel() >= found.N:
-                return (*_skip(z, w, da, found, ctx.needs_input_grad, step), None)
-        db = da.sum(0) if wants_b else None
-        dz, dw = da @ w if wants_z else None, da.T @ z if wants_w else None
-        if step is not None and dw is not None:
-            descend(w, dw, step)
-            dw = None
+        dz, dw, db, _ = back(z, w, ctx.b, da, ctx.needs_input_grad[:3], step)
         return dz, dw, db, None
 
 
-def _skip(
-    z: Tensor, w: Tensor, da: Tensor, found: Found, wanted: tuple[bool, ...], step: Step | None
+def back(
+    z: Tensor,
+    w: Tensor,
+    b: Tensor,
+    da: Tensor,
+    wanted: tuple[bool, ...],
+    step: Step | None,
+    h: Tensor | None = None,
+    c: Tensor | None = None,
 ) -> tuple[Tensor | None, ...]:
-    """dz = da w, dw = daᵀ z and db, over the entries of da that are not zero."""
-    z, w, da, (offsets, N, T) = z.contiguous(), w.contiguous(), da.contiguous(), found
+    """The gradients of z, w and b that are wanted; with a step, w and b change instead.
+
+    Given h = max(0, a + noise), `da` is the gradient of h, and counts where h > 0. Given the biases
+    c of z = tanh(s + c), the gradient of s takes the place of that of z, and c's is the fourth.
+    """
+    in_place = step is None or (w.is_contiguous() and b.is_contiguous())
+    kernel = da.dtype is w.dtype and da.is_cpu and w.dtype in (torch.float32, torch.float64)
+    enough = da.numel() * z.shape[1] >= max(1, SMALL) and kernel and in_place
+    if enough and unavailable() is None and density(da) <= break_even(len(da)):
+        return _skip(z, w, b, da, wanted, step, h, c)
+    if h is not None:
+        da = torch.ops.aten.threshold_backward(da, h, 0)
+    dz, dw = da @ w if wanted[0] else None, da.T @ z if wanted[1] else None
+    db = da.sum(0) if wanted[2] else None
+    dc = None
+    if c is not None and dz is not None:
+        dz = torch.ops.aten.tanh_backward(dz, z)
+        dc = dz.sum(0) if wanted[3] else None
+    if step is None:
+        return dz, dw, db, dc
+    if dw is not None:
+        descend(w, dw, step)
+    for bias, gradient in ((b, db), (c, dc)):
+        if bias is not None and gradient is not None:
+            bias.detach().sub_(gradient, alpha=step.lr)
+    return dz, None, None, None
+
+
+def _target(t: Tensor | None, wanted: bool, step: Step | None) -> Tensor | None:
+    """Where a gradient goes: to memory of its own or, with a step, onto the weights."""
+    if t is None or not wanted:
+        return None
+    return t if step is not None else torch.empty_like(t)
+
+
+def _skip(
+    z: Tensor,
+    w: Tensor,
+    b: Tensor,
+    da: Tensor,
+    wanted: tuple[bool, ...],
+    step: Step | None,
+    h: Tensor | None,
+    c: Tensor | None,
+) -> tuple[Tensor | None, ...]:
+    """The same over the entries of da that are not zero, by the kernels."""
+    z, w, da = z.contiguous(), w.contiguous(), da.contiguous()
+    dw, db, dc = (
+        _target(t, want, step) for t, want in zip((w, b, c), (*wanted[1:], True), strict=False)
+    )
     dz = torch.empty_like(z) if wanted[0] else None
-    dw = (torch.empty_like(w) if step is None else w.detach()) if wanted[1] else None
-    db = w.new_empty(len(w)) if wanted[2] else None
-    entries, values = offsets.new_empty(3 * N), z.new_empty(N)
-    tensors = (at(da), at(z), at(w), at(offsets), at(entries), at(values), at(dz), at(dw), at(db))
+    C, _, T = chunks(len(w), 1)
     lr, most = (-1.0, 0.0) if step is None else (float(step.lr), float(step.most))
-    run("linear_backward", z.dtype, *tensors, *da.shape, z.shape[1], N, lr, most, T)
-    return dz, dw if step is None else None, db
+    tensors = (at(da), at(h), at(z), at(w), at(dz), at(dw), at(db), at(dc))
+    sizes = (*da.shape, z.shape[1], c is not None)
+    run("linear_backward", z.dtype, *tensors, *sizes, lr, most, C, T)
+    return (dz, dw, db, dc) if step is None else (dz, None, None, None)

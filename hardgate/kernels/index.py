@@ -1,11 +1,11 @@
-"""The index of the kernels: which (example, gate) pairs are on, by gate and by example."""
+"""The index of the kernels: which (example, gate) pairs of a chunk of gates are on."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 
 from hardgate.kernels import vectors
 
@@ -14,32 +14,8 @@ OPTIONS: dict[str, Any] = {
     "error_model": "numpy",
     "nogil": True,
 }
-# Not cached on disk by themselves: those that call them are.
-_serial, _parallel = njit(**OPTIONS), njit(parallel=True, **OPTIONS)
-
-
-@_parallel
-def tally(gates, gate_off, row_off, T):
-    """How many are on: gate_off[j + 1] by gate; row_off[b, t] by example, in t's range of gates."""
-    B, G = gates.shape
-    for t in prange(T):
-        low, high = G * t // T, G * (t + 1) // T
-        counts = gate_off[low + 1 : high + 1]
-        counts[:] = 0
-        for b in range(B):
-            row, n = gates[b, low:high], np.int32(0)
-            for j in range(high - low):
-                on = np.int32(row[j] != 0)
-                counts[j] += on
-                n += on
-            row_off[b * T + t + 1] = n
-
-
-@_serial
-def accumulate(counts):
-    counts[0] = 0
-    for j in range(1, counts.shape[0]):
-        counts[j] += counts[j - 1]
+# Not cached on disk by itself: those that call it are.
+_serial = njit(**OPTIONS)
 
 
 _POSITIONS = np.zeros((256, 8), np.int32)  # for each case of eight gates, which are on
@@ -62,32 +38,40 @@ def pack(row, low, high, out, zero):
     return n
 
 
-@_parallel
-def fill(gates, gate_off, row_off, example, value, unit, place, T, zero):
-    """By gate, `example` and `value` in order of the examples; by example, `unit` in their order.
-
-    place[e] is where the entry e of the second order stands in the first. Unsigned: an index that
-    could be negative costs a comparison each time.
-    """
-    B, G = gates.shape
-    for t in prange(T):
-        low, high = G * t // T, G * (t + 1) // T
-        cursor, found = gate_off[low:high].copy(), np.empty(high - low + 8, np.int32)
-        for b in range(B):
-            row, e = gates[b], row_off[b * T + t]
-            for k in range(np.uint64(pack(row, low, high, found, zero))):
-                j = np.uint64(found[k])
-                p = np.uint64(cursor[j - np.uint64(low)])
-                cursor[j - np.uint64(low)] += 1
-                example[p], value[p] = b, row[j]
-                unit[np.uint64(e) + k], place[np.uint64(e) + k] = j, p
+@_serial
+def _count(gates, low, high, counts):
+    counts[:] = 0
+    for b in range(gates.shape[0]):
+        row = gates[b, low:high]
+        for c in range(high - low):
+            counts[c] += np.int32(row[c] != 0)
 
 
 @_serial
-def shares(offsets, T):
-    """Cut the lists into T ranges with about equally many entries."""
-    cut = np.empty(T + 1, np.int64)
-    cut[0], cut[T] = 0, offsets.shape[0] - 1
-    for t in range(1, T):
-        cut[t] = np.searchsorted(offsets, offsets[-1] * t // T)
-    return cut
+def scan(gates, low, high, p, begin, off, example, value, gate, place, cursor, found, zero):
+    """The entries of the gates low..high, from p on; returns where they end.
+
+    By gate: begin[c]..begin[c + 1] are those of gate low + c, `example` and `value` in order of
+    the examples. By example: off[b]..off[b + 1] are those of example b, `gate` in their order and
+    `place`, where the entry stands in the first order. Unsigned: an index that could be negative
+    costs a comparison each time.
+    """
+    width, e = high - low, np.uint64(p)
+    _count(gates, low, high, cursor[:width])
+    for c in range(width):
+        begin[c], p = p, p + cursor[c]
+        cursor[c] = begin[c]
+    begin[width] = p
+    for b in range(gates.shape[0]):
+        row = gates[b]
+        off[b] = e
+        for k in range(np.uint64(pack(row, low, high, found, zero))):
+            j = np.uint64(found[k])
+            c = j - np.uint64(low)
+            q = np.uint64(cursor[c])
+            cursor[c] += 1
+            example[q], value[q] = b, row[j]
+            gate[e], place[e] = j, q
+            e += np.uint64(1)
+    off[gates.shape[0]] = e
+    return p

@@ -1,12 +1,8 @@
-"""The conditional layer as registered operations, and the choice of what runs them."""
+"""The conditional layer as a function: checked, sent on its path, differentiated."""
 
 from __future__ import annotations
 
-import threading
-import warnings
-from dataclasses import fields
-from types import ModuleType
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,43 +10,25 @@ from torch._C import _functorch as functorch
 from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
-from hardgate.kernels import dense, sparse
+from hardgate.kernels import dense, registered, sparse
+from hardgate.kernels.check import check, fits
 from hardgate.kernels.compiler import unavailable
+from hardgate.kernels.infer import infer
+from hardgate.kernels.path import BACKENDS, SMALL, Backend, Path, break_even, choose, last_path
 from hardgate.kernels.problem import Problem, Wanted
 from hardgate.kernels.update import Update, refuse
 
-Backend = Literal["auto", "dense", "sparse"]
+__all__ = [
+    "SMALL",
+    "Backend",
+    "Path",
+    "break_even",
+    "conditional_linear",
+    "conditional_mlp",
+    "last_path",
+]
 
 _T = TypeVar("_T", Tensor, Tensor | None)
-_BACKENDS = get_args(Backend)
-_FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
-
-
-class Path(NamedTuple):
-    """What the last call of the layer in this thread did."""
-
-    backend: str
-    why: str
-    density: float | None
-
-
-_last = threading.local()
-_said: set[str] = set()
-
-# Measured by benchmarks/layer.py: below the one dense products win at any density, above the
-# other they win at any size.
-SMALL = 1_000_000  # multiply-adds of the up-projection
-
-
-def break_even(batch: int) -> float:
-    """The density above which dense products win: large batches keep their kernels busier."""
-    return 0.5 if batch < 128 else 0.35
-
-
-def last_path() -> Path | None:
-    """Which path the last call in this thread took, and why; None before the first."""
-    path: Path | None = getattr(_last, "path", None)
-    return path
 
 
 def conditional_mlp(
@@ -135,60 +113,6 @@ def conditional_linear(
     return _call(x, gates, w, b, None, None, backend, probe, relu, update)
 
 
-def _check(
-    x: Tensor,
-    gates: Tensor,
-    w_in: Tensor,
-    b_in: Tensor | None,
-    w_out: Tensor | None,
-    b_out: Tensor | None,
-    backend: str,
-    probe: Tensor | None,
-) -> None:
-    if backend not in _BACKENDS:
-        choices = ", ".join(map(repr, _BACKENDS))
-        raise ValueError(f"backend expected one of {choices}, got {backend!r}.")
-    shape, gated, experts = x.shape, gates.shape, w_in.shape
-    outer = (0, *experts[:1]) if w_out is None else w_out.shape
-    if len(experts) != 2 or len(outer) != 2 or not shape or not gated:
-        got = ", ".join(str(tuple(t.shape)) for t in (x, gates, w_in, w_out) if t is not None)
-        raise ValueError(
-            "conditional layers expected x [..., in], gates [..., gates], w_in [hidden, in] and "
-            f"w_out [out, hidden], got the shapes {got}."
-        )
-    (hidden, n_in), leading, width = experts, shape[:-1], gated[-1]
-    if shape[-1] != n_in:
-        raise _wrong("x", x, "[..., in]", (*leading, n_in))
-    if gated[:-1] != leading:
-        raise _wrong("gates", gates, "[..., gates]", (*leading, width))
-    if width == 0 or hidden == 0 or hidden % width:
-        raise ValueError(
-            f"gates expected a width that divides the {hidden} hidden units, got {width}."
-        )
-    if b_in is not None and b_in.shape != (hidden,):
-        raise _wrong("b_in", b_in, "[hidden]", (hidden,))
-    if outer[1] != hidden:
-        raise _wrong("w_out", w_in if w_out is None else w_out, "[out, hidden]", (outer[0], hidden))
-    if b_out is not None and (w_out is None or b_out.shape != outer[:1]):
-        raise _wrong("b_out", b_out, "[out]", outer[:1] if w_out is not None else ())
-    if probe is not None and probe.shape != gated:
-        raise _wrong("probe", probe, "of gates", tuple(gated))
-    device = x.device
-    for t in (x, gates, w_in, b_in, w_out, b_out, probe):
-        if t is not None and (t.dtype not in _FLOATS or t.device != device):
-            raise TypeError(
-                "conditional layers expected floating point tensors on the device of x, "
-                f"{x.device}, got {t.dtype} on {t.device}. Write .to(x) on the one of shape "
-                f"{tuple(t.shape)}."
-            )
-
-
-def _wrong(name: str, tensor: Tensor, words: str, shape: tuple[int, ...]) -> ValueError:
-    return ValueError(
-        f"{name} expected shape {words}, here {tuple(shape)}, got {tuple(tensor.shape)}."
-    )
-
-
 def _call(
     x: Tensor,
     gates: Tensor,
@@ -201,36 +125,63 @@ def _call(
     relu: bool,
     update: Update | None,
 ) -> Tensor:
-    _check(x, gates, w_in, b_in, w_out, b_out, backend, probe)
+    if backend not in BACKENDS:
+        choices = ", ".join(map(repr, BACKENDS))
+        raise ValueError(f"backend expected one of {choices}, got {backend!r}.")
+    if not torch.is_grad_enabled():
+        y = infer(x, gates, w_in, b_in, w_out, b_out, relu, backend)
+        if y is not None:
+            return y
+    if fits(x, gates, w_in, b_in, w_out, b_out, probe):
+        return _run(x, gates, w_in, b_in, w_out, b_out, probe, relu, backend, update)
+    check(x, gates, w_in, b_in, w_out, b_out, probe)
     wide = x.dtype if x.dtype in (torch.float32, torch.float64) else torch.float32
-    problem = Problem(
-        _rows(x, wide),
-        _rows(gates, wide),
-        _wide(w_in, wide),
-        _wide(b_in, wide),
-        None if w_out is None else _wide(w_out.t(), wide),
-        _wide(b_out, wide),
-        None if probe is None else _rows(probe.detach(), wide),
-        relu,
-    )
-    if forward_ad._current_level >= 0 and any(map(_has_tangent, problem)):
-        raise NotImplementedError("conditional layers expected reverse mode, got forward-mode AD.")
-    if torch.compiler.is_compiling() or functorch.is_functorch_wrapped_tensor(x):
-        refuse(update)
-        y: Tensor = _forward(*problem, backend)
-    elif torch.is_grad_enabled() and any(
-        isinstance(t, Tensor) and t.requires_grad for t in problem
-    ):
-        y = _Layer.apply(*problem, backend, update)  # type: ignore[no-untyped-call]
-    else:
-        y = _infer(problem, backend)
+    weights = (_wide(w_in, wide), _wide(b_in, wide), _wide(w_out, wide), _wide(b_out, wide))
+    probed = None if probe is None else _rows(probe.detach(), wide)
+    y = _run(_rows(x, wide), _rows(gates, wide), *weights, probed, relu, backend, update)
     if x.dim() != 2:
         y = y.reshape(*x.shape[:-1], y.shape[-1])
     return y if y.dtype == x.dtype else y.to(x.dtype)
 
 
-def _has_tangent(t: object) -> bool:
-    return isinstance(t, Tensor) and forward_ad.unpack_dual(t).tangent is not None
+def _run(
+    x: Tensor,
+    gates: Tensor,
+    w_in: Tensor,
+    b_in: Tensor | None,
+    w_out: Tensor | None,
+    b_out: Tensor | None,
+    probe: Tensor | None,
+    relu: bool,
+    backend: str,
+    update: Update | None,
+) -> Tensor:
+    """The layer for matrices of one dtype, in the mode that torch is in."""
+    y: Tensor
+    given = (x, gates, w_in, b_in, w_out, b_out)
+    if forward_ad._current_level >= 0 and any(map(_has_tangent, given)):
+        raise NotImplementedError("conditional layers expected reverse mode, got forward-mode AD.")
+    if torch.compiler.is_compiling():
+        refuse(update)
+        y = registered.forward(*given, probe, relu, backend)
+    elif functorch.peek_interpreter_stack() is not None:
+        refuse(update)
+        y = registered.Transformed.apply(*given, probe, relu, backend)  # type: ignore[no-untyped-call]
+    elif torch.is_grad_enabled() and (
+        w_in.requires_grad
+        or gates.requires_grad
+        or any(t is not None and t.requires_grad for t in given)
+    ):
+        y = _Layer.apply(*given, probe, relu, backend, update)  # type: ignore[no-untyped-call]
+    else:
+        skips = choose(x, gates, w_in, w_out, probe, backend, keep=False)
+        way = sparse if skips else dense
+        y = way.forward(Problem.of(*given, probe, relu), keep=False)[0]
+    return y
+
+
+def _has_tangent(t: Tensor | None) -> bool:
+    return t is not None and forward_ad.unpack_dual(t).tangent is not None
 
 
 def _wide(t: _T, dtype: torch.dtype) -> _T:
@@ -247,172 +198,24 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
-        problem, (backend, ctx.update) = Problem(*arguments[:-2]), arguments[-2:]
-        ctx.path, found = _choose(problem, backend)
-        ctx.relu = problem.relu
+        x, gates, w_in, b_in, w_out, b_out, probe, ctx.relu, backend, ctx.update = arguments
+        skips = choose(x, gates, w_in, w_out, probe, backend, keep=True)
+        ctx.path = sparse if skips else dense
+        problem = Problem.of(x, gates, w_in, b_in, w_out, b_out, probe, ctx.relu)
         y: Tensor
-        y, ctx.kept = ctx.path.forward(problem, found=found)
-        ctx.save_for_backward(*problem[:-1])
+        y, ctx.kept = ctx.path.forward(problem)
+        ctx.save_for_backward(x, gates, w_in, b_in, w_out, b_out, probe)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         step = None if ctx.update is None else ctx.update.claim()
-        problem = Problem(*(*ctx.saved_tensors, ctx.relu))
-        wanted = Wanted(*ctx.needs_input_grad[:6])
+        x, gates, w_in, b_in, w_out, b_out, probe = ctx.saved_tensors
+        problem = Problem.of(x, gates, w_in, b_in, w_out, b_out, probe, ctx.relu)
         if ctx.path is sparse and unavailable() is not None:  # forked since the forward pass
-            (ctx.path, _), ctx.kept = _choose(problem, "sparse"), None
-        gradients = ctx.path.backward(problem, dy, wanted, ctx.kept, step)
-        return (*(getattr(gradients, f.name) for f in fields(gradients)), *[None] * 4)
-
-
-def _infer(problem: Problem, backend: str) -> Tensor:
-    path, found = _choose(problem, backend, keep=False)
-    y: Tensor = path.forward(problem, keep=False, found=found)[0]
-    return y
-
-
-def _choose(
-    problem: Problem, backend: str, keep: bool = True
-) -> tuple[ModuleType, sparse.Found | None]:
-    """The implementation to run, noted for `last_path`, and what was counted on the way."""
-    name, why, found = _decide(problem, backend, keep)
-    density = None if found is None else found.N / max(1, problem.gates.numel())
-    _last.path = Path(name, why, density)
-    return (sparse if name == "sparse" else dense), found
-
-
-def _decide(problem: Problem, backend: str, keep: bool) -> tuple[str, str, sparse.Found | None]:
-    if backend == "dense":
-        return "dense", "asked for", None
-    if problem.x.numel() == 0 or (problem.w_out is not None and problem.w_out.numel() == 0):
-        return "dense", "nothing to compute", None
-    if problem.x.device.type != "cpu":
-        _say_once(f"the kernels are for CPUs; on {problem.x.device.type} the layer runs dense")
-        return "dense", "not on a CPU", None
-    if backend == "auto" and problem.x.numel() * problem.hidden < SMALL:
-        return "dense", "too small for the kernels to pay", None
-    if problem.gates.numel() >= 2**31:
-        return "dense", "more gates than the kernels' 32-bit index can hold", None
-    missing = unavailable()
-    if missing is not None:
-        _say_once(f"the conditional layer runs dense: {missing}")
-        return "dense", missing, None
-    if backend == "sparse":
-        return "sparse", "asked for", None
-    if len(problem.x) == 1 and not keep and problem.w_out is not None:
-        return "sparse", "one example: the weights that are read count", None
-    found = sparse.find(problem.gates)
-    evaluated = found.N
-    if problem.probe is not None:
-        evaluated += sparse.find(problem.probe.masked_fill(problem.gates != 0, 0)).N
-    density = evaluated / max(1, problem.gates.numel())
-    limit = break_even(len(problem.x))
-    if density > limit:
-        return "dense", f"density {density:.2f} is above {limit}", found
-    return "sparse", f"density {density:.2f} is at most {limit}", found
-
-
-def _say_once(message: str) -> None:
-    if message not in _said:
-        _said.add(message)
-        warnings.warn(f"hardgate: {message}.", RuntimeWarning, stacklevel=5)
-
-
-# Under torch.compile the layer is one opaque operation; its backward pass finds the index again.
-
-
-@torch.library.custom_op("hardgate::conditional", mutates_args=())
-def _forward(
-    x: Tensor,
-    gates: Tensor,
-    w_in: Tensor,
-    b_in: Tensor | None,
-    w_out: Tensor | None,
-    b_out: Tensor | None,
-    probe: Tensor | None,
-    relu: bool,
-    backend: str,
-) -> Tensor:
-    return _infer(Problem(x, gates, w_in, b_in, w_out, b_out, probe, relu), backend)
-
-
-@_forward.register_fake
-def _(
-    x: Tensor,
-    gates: Tensor,
-    w_in: Tensor,
-    b_in: Tensor | None,
-    w_out: Tensor | None,
-    b_out: Tensor | None,
-    probe: Tensor | None,
-    relu: bool,
-    backend: str,
-) -> Tensor:
-    return x.new_empty(x.shape[0], w_in.shape[0] if w_out is None else w_out.shape[1])
-
-
-@torch.library.custom_op("hardgate::conditional_backward", mutates_args=())
-def _backward(
-    dy: Tensor,
-    x: Tensor,
-    gates: Tensor,
-    w_in: Tensor,
-    b_in: Tensor | None,
-    w_out: Tensor | None,
-    probe: Tensor | None,
-    relu: bool,
-    backend: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    problem = Problem(x, gates, w_in, b_in, w_out, None, probe, relu)
-    wanted = Wanted(b_out=False, w_out=w_out is not None)
-    path, _ = _choose(problem, backend)
-    found = path.backward(problem, dy, wanted, None)
-    w_out_gradient = x.new_empty(0) if found.w_out is None else found.w_out
-    return tuple(  # type: ignore[return-value]
-        t.contiguous() for t in (found.x, found.gates, found.w_in, found.b_in, w_out_gradient)
-    )
-
-
-@_backward.register_fake
-def _(
-    dy: Tensor,
-    x: Tensor,
-    gates: Tensor,
-    w_in: Tensor,
-    b_in: Tensor | None,
-    w_out: Tensor | None,
-    probe: Tensor | None,
-    relu: bool,
-    backend: str,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    shapes = (x.shape, gates.shape, w_in.shape, w_in.shape[:1])
-    last = x.new_empty(0) if w_out is None else x.new_empty(w_out.shape)
-    dx, dgates, dw_in, db_in = (x.new_empty(shape) for shape in shapes)
-    return dx, dgates, dw_in, db_in, last
-
-
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, gates, w_in, b_in, w_out, b_out, probe, ctx.relu, ctx.backend = inputs
-    ctx.has_b_in, ctx.has_b_out = b_in is not None, b_out is not None
-    ctx.save_for_backward(x, gates, w_in, b_in, w_out, probe)
-
-
-def _differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-    w_out = ctx.saved_tensors[4]
-    dx, dgates, dw_in, db_in, dw_out = _backward(dy, *ctx.saved_tensors, ctx.relu, ctx.backend)
-    return (
-        dx,
-        dgates,
-        dw_in,
-        db_in if ctx.has_b_in else None,
-        None if w_out is None else dw_out,
-        dy.sum(0) if ctx.has_b_out else None,
-        None,
-        None,
-        None,
-    )
-
-
-_forward.register_autograd(_differentiate, setup_context=_setup)
+            choose(x, gates, w_in, w_out, probe, "sparse", keep=True)  # which says so
+            ctx.path, ctx.kept = dense, None
+        g = ctx.path.backward(problem, dy, Wanted(*ctx.needs_input_grad[:6]), ctx.kept, step)
+        dw_out = None if g.w_out is None else g.w_out.t()
+        return (g.x, g.gates, g.w_in, g.b_in, dw_out, g.b_out, None, None, None, None)

@@ -24,6 +24,22 @@ class Problem(NamedTuple):
     probe: Tensor | None  # [B, hidden / block]
     relu: bool
 
+    @classmethod
+    def of(
+        cls,
+        x: Tensor,
+        gates: Tensor,
+        w_in: Tensor,
+        b_in: Tensor | None,
+        w_out: Tensor | None,
+        b_out: Tensor | None,
+        probe: Tensor | None,
+        relu: bool,
+    ) -> Problem:
+        """The same with w_out as in `nn.Linear`, [out, hidden]."""
+        rows = None if w_out is None else w_out.t()
+        return cls(x, gates, w_in, b_in, rows, b_out, probe, relu)
+
     @property
     def hidden(self) -> int:
         """The number of hidden units (experts)."""

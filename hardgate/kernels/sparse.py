@@ -11,48 +11,58 @@ from hardgate.kernels.compiler import run, threads
 from hardgate.kernels.problem import Gradients, Problem, Wanted
 from hardgate.kernels.update import Step, descended
 
-
-class Found(NamedTuple):
-    """How many entries of a matrix are not zero, counted by row and column, for T threads."""
-
-    offsets: Tensor
-    N: int
-    T: int
+_ENOUGH = 2**15  # gates that are looked at to know how many are on
+_UNITS = 128  # of a chunk: few enough to stay in the cache, enough to make it worth while
+NARROW, BLOCK = 32, 4  # as in `hardgate.kernels.cpu`
 
 
 class Saved(NamedTuple):
     """What the forward pass leaves to the backward pass: the index, and g, H and S by entry."""
 
-    found: Found
-    entries: Tensor
+    ints: Tensor
     floats: Tensor
+    slots: int
+    C: int
+    T: int
 
 
-def find(gates: Tensor) -> Found:
-    """Count the entries that are not zero; torch's own count takes as long as the layer."""
-    gates, T, (B, G) = gates.contiguous(), threads(), gates.shape
-    offsets = torch.empty(G + 2 + B * T, dtype=torch.int32)
-    return Found(offsets, run("count", gates.dtype, at(gates), B, G, at(offsets), T), T)
+def density(gates: Tensor) -> float:
+    """The part of the gates that is on; of many, as many examples are looked at as tell it."""
+    return count(gates.contiguous().data_ptr(), gates.dtype, *gates.shape)
+
+
+def count(gates: int, dtype: torch.dtype, B: int, G: int) -> float:
+    """The same for the gates `[B, G]` at this address."""
+    every = min(B, -(-B * G // _ENOUGH)) if B * G > _ENOUGH else 1
+    on: int = run("count", dtype, gates, B, G, every)
+    return on / max(1, -(-B // every) * G)
+
+
+def chunks(G: int, K: int) -> tuple[int, int, int]:
+    """How many gates make a chunk, how many chunks that gives, for how many shares."""
+    T = threads()
+    C = min(max(8, _UNITS // K), max(8, -(-G // (8 * T))))
+    return C, -(-G // C), T
 
 
 def forward(
-    problem: Problem, keep: bool = True, found: Found | None = None
+    problem: Problem, keep: bool = True, output: bool = True
 ) -> tuple[Tensor, Saved | None]:
-    """As `reference.forward`; with `keep`, what the backward pass can use."""
+    """As `reference.forward`; with `keep`, what the backward pass can use, or that alone."""
     p, (B, n, G, K, n_out) = problem, _sizes(problem)
     x, gates, w_in = p.x.contiguous(), p.gates.contiguous(), p.w_in.contiguous()
-    w_out, b_in, b_out = map(_contiguous, (p.w_out, p.b_in, p.b_out))
-    tensors = (at(x), at(gates), at(w_in), at(b_in), at(w_out), at(b_out))
-    if B == 1 and not keep and w_out is not None:
-        y = x.new_empty(1, n_out)
-        run("single", x.dtype, at(y), *tensors, G, K, n, n_out, p.relu, threads())
-        return y, None
-    found = find(gates) if found is None else found
-    offsets, N, T = found
-    y = x.new_empty(B, n_out) if w_out is not None else x.new_zeros(B, G * K)
-    saved = Saved(found, offsets.new_empty(3 * N), x.new_empty((2 * K + 1) * N))
-    places = (at(offsets), at(saved.entries), at(saved.floats))
-    run("forward", x.dtype, at(y), *tensors, *places, B, G, K, n, n_out, N, p.relu, T)
+    w_out, b_in, b_out = _contiguous(p.w_out), _contiguous(p.b_in), _contiguous(p.b_out)
+    (C, slots, T), saved = chunks(G, K), None
+    if keep:
+        room = slots * C * B
+        ints = torch.empty(slots * (C + B + 2) + 3 * room, dtype=torch.int32)
+        saved = Saved(ints, x.new_empty((2 * K + 1) * room), slots, C, T)
+        places = (ints.data_ptr(), saved.floats.data_ptr(), slots)
+    else:  # a second pass needs the index of all chunks
+        places = (0, 0, slots if K >= BLOCK and n_out > NARROW else T)
+    y = x.new_empty(B if output else 0, n_out if w_out is not None else G * K)
+    tensors = (at(y), at(x), at(gates), at(w_in), at(b_in), at(w_out), at(b_out))
+    run("forward", x.dtype, *tensors, *places, B, G, K, n, n_out, p.relu, C, T)
     return y, saved
 
 
@@ -68,43 +78,39 @@ def backward(
     p, (B, n, G, K, n_out) = problem, _sizes(problem)
     x, w_in = p.x.contiguous(), p.w_in.contiguous()
     w_out, dy = _contiguous(p.w_out), dy.contiguous()
-    gradients = Gradients(
+    g = Gradients(
         x=x.new_empty(B, n) if wanted.x else None,
         gates=x.new_empty(B, G) if wanted.gates else None,
         w_in=_target(p.w_in, wanted.w_in, step),
-        b_in=x.new_empty(G * K) if wanted.b_in else None,
+        b_in=_target(p.b_in, wanted.b_in, step),
         w_out=_target(p.w_out, wanted.w_out, step),
-        b_out=dy.sum(0) if wanted.b_out else None,
+        b_out=_target(p.b_out, wanted.b_out, step),
     )
-    probed = None  # found before a step changes the weights
-    if wanted.gates and p.probe is not None:
-        probed = _probed(p, dy, p.probe)
-    g, (offsets, N, T) = gradients, saved.found
-    places = (at(offsets), at(saved.entries), at(saved.floats))
-    targets = (at(g.x), at(g.gates), at(g.w_in), at(g.b_in), at(g.w_out))
+    probed = g.gates is not None and p.probe is not None
+    if g.gates is not None and p.probe is not None:  # before a step changes the weights
+        _probe(p, dy, p.probe, g.gates)
+    ints, floats, slots, C, T = saved
+    tensors = (at(dy), at(x), at(w_in), at(w_out), ints.data_ptr(), floats.data_ptr())
+    targets = (at(g.x), at(g.gates), at(g.w_in), at(g.b_in), at(g.w_out), at(g.b_out))
     lr, most = (-1.0, 0.0) if step is None else (float(step.lr), float(step.most))
-    tensors, sizes = (at(dy), at(x), at(w_in), at(w_out)), (B, G, K, n, n_out, N)
-    run("backward", x.dtype, *tensors, *places, *targets, *sizes, p.relu, lr, most, T)
-    if g.gates is not None and probed is not None:
-        g.gates += probed
-    if step is not None:
-        g.w_in = g.w_out = None
-    return gradients
+    sizes = (slots, B, G, K, n, n_out)
+    flags = (not probed, False, p.relu)
+    run("backward", x.dtype, *tensors, *targets, *sizes, *flags, lr, most, C, T)
+    return g if step is None else Gradients(x=g.x, gates=g.gates)
 
 
-def _probed(problem: Problem, dy: Tensor, probe: Tensor) -> Tensor:
-    """The gradient of gates that are off but probed: weight·dS·H, evaluated here only."""
-    p, (B, n, G, K, n_out) = problem, _sizes(problem)
-    out = p.x.new_zeros(B, G)
-    weights = probe.masked_fill(p.gates != 0, 0).contiguous()
-    x, w_in = p.x.contiguous(), p.w_in.contiguous()
-    b_in, w_out = map(_contiguous, (p.b_in, p.w_out))
-    offsets, N, T = find(weights)
-    entries, floats = offsets.new_empty(3 * N), x.new_empty((2 * K + 1) * N)
-    tensors = (at(out), at(dy), at(x), at(weights), at(w_in), at(b_in), at(w_out))
-    places = (at(offsets), at(entries), at(floats))
-    run("probe", p.x.dtype, *tensors, *places, B, G, K, n, n_out, N, p.relu, T)
-    return out
+def _probe(problem: Problem, dy: Tensor, probe: Tensor, out: Tensor) -> None:
+    """out = the gradient of gates that are off but probed: weight·dS·H, evaluated here only."""
+    weights = probe.masked_fill(problem.gates != 0, 0)
+    probed = problem._replace(gates=weights, probe=None)
+    p, (B, n, G, K, n_out) = probed, _sizes(probed)
+    _, saved = forward(probed._replace(w_out=None, b_out=None), output=False)
+    assert saved is not None
+    ints, floats, slots, C, T = saved
+    w_in, w_out = p.w_in.contiguous(), _contiguous(p.w_out)
+    tensors = (at(dy), 0, at(w_in), at(w_out), ints.data_ptr(), floats.data_ptr())
+    targets, sizes = (0, at(out), 0, 0, 0, 0), (slots, B, G, K, n, n_out)
+    run("backward", out.dtype, *tensors, *targets, *sizes, True, True, p.relu, -1.0, 0.0, C, T)
 
 
 def _target(w: Tensor | None, wanted: bool, step: Step | None) -> Tensor | None:
@@ -117,8 +123,8 @@ def _target(w: Tensor | None, wanted: bool, step: Step | None) -> Tensor | None:
 
 
 def _in_rows(problem: Problem) -> bool:
-    w_in, w_out = problem.w_in, problem.w_out
-    return w_in.is_contiguous() and (w_out is None or w_out.is_contiguous())
+    changed = (problem.w_in, problem.b_in, problem.w_out, problem.b_out)
+    return all(t is None or t.is_contiguous() for t in changed)
 
 
 def _sizes(problem: Problem) -> tuple[int, int, int, int, int]:

@@ -63,9 +63,12 @@ def descend(w: Tensor, gradient: Tensor, step: Step) -> None:
 
 def descended(problem: Problem, gradients: Gradients, step: Step) -> Gradients:
     """The weights of a layer one step further, their gradients used up."""
-    if gradients.w_in is not None:
-        descend(problem.w_in, gradients.w_in, step)
-    if gradients.w_out is not None and problem.w_out is not None:
-        descend(problem.w_out, gradients.w_out, Step(step.lr, 0.0))  # rows are outgoing weights
-    gradients.w_in = gradients.w_out = None
-    return gradients
+    g = gradients
+    if g.w_in is not None:
+        descend(problem.w_in, g.w_in, step)
+    if g.w_out is not None and problem.w_out is not None:
+        descend(problem.w_out, g.w_out, Step(step.lr, 0.0))  # rows are outgoing weights
+    for bias, gradient in ((problem.b_in, g.b_in), (problem.b_out, g.b_out)):
+        if bias is not None and gradient is not None:
+            bias.detach().sub_(gradient, alpha=step.lr)
+    return Gradients(x=g.x, gates=g.gates)

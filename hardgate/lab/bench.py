@@ -49,7 +49,7 @@ class Layer:
     gates: Tensor
     w_in: Tensor
     b_in: Tensor
-    rows: Tensor  # unit-major, [hidden, out]
+    w_out: Tensor  # the transposed view of unit-major memory, as a `ConditionalMLP` holds it
     b_out: Tensor
     block: int
 
@@ -64,7 +64,7 @@ class Layer:
             gates,
             torch.randn(hidden, n) / n**0.5,
             torch.randn(hidden),
-            torch.randn(hidden, out) / hidden**0.5,
+            (torch.randn(hidden, out) / hidden**0.5).T,
             torch.randn(out),
             block,
         )
@@ -76,7 +76,7 @@ class Layer:
 
     def conditional(self, backend: str) -> Tensor:
         """`functional.conditional_mlp`."""
-        arguments = (self.x, self.gates, self.w_in, self.b_in, self.rows.T, self.b_out)
+        arguments = (self.x, self.gates, self.w_in, self.b_in, self.w_out, self.b_out)
         return functional.conditional_mlp(*arguments, backend=backend)  # type: ignore[arg-type]
 
     def sampled(self) -> Tensor:
@@ -87,19 +87,19 @@ class Layer:
         example = torch.repeat_interleave(torch.arange(len(self.x)), crow.diff())
         values = (H.values() + self.b_in[index]) * self.gates[example, index]
         s = torch.sparse_csr_tensor(crow, index, values, H.shape)
-        y: Tensor = torch.sparse.mm(s, self.rows) + self.b_out
+        y: Tensor = torch.sparse.mm(s, self.w_out.T) + self.b_out
         return y
 
     def __post_init__(self) -> None:
-        self._plain = self.rows.T.contiguous()
+        self._plain = self.w_out.contiguous()
 
     def leaves(self) -> list[Tensor]:
         """What a training step differentiates."""
-        return [self.x, self.gates, self.w_in, self.b_in, self.rows, self._plain, self.b_out]
+        return [self.x, self.gates, self.w_in, self.b_in, self.w_out, self._plain, self.b_out]
 
     def backward(self, forward: Callable[[], Tensor]) -> Callable[[], None]:
         """Forward and backward, every gradient computed."""
-        dy = torch.randn(len(self.x), self.rows.shape[1])
+        dy = torch.randn(len(self.x), len(self.w_out))
         for leaf in self.leaves():
             leaf.requires_grad_()
 

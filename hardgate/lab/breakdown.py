@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from hardgate import UNITS, ConditionalMLP, FusedSGD
+from hardgate import UNITS, ConditionalMLP, FusedSGD, noise
 from hardgate.kernels import sparse
-from hardgate.kernels.compiler import kernels, unavailable
-from hardgate.kernels.gate_linear import _skip
+from hardgate.kernels.compiler import run, unavailable
+from hardgate.kernels.gate_linear import back
 from hardgate.kernels.problem import Problem, Wanted
 from hardgate.kernels.update import Step
 from hardgate.lab import bench_steps
@@ -41,13 +39,11 @@ def breakdown(seconds: float, progress: Progress) -> Iterator[Timing]:
 
 
 def _differences(times: dict[str, float]) -> dict[str, float]:
-    """`down` without `up`, and what no part accounts for; in the order of a step."""
-    down, whole = times.pop("down"), times.pop("whole step")
-    down = max(0.0, down - times["up"])  # narrow outputs are added up within `up`
-    parts = list(times.items())
-    parts.insert(1 + list(times).index("up"), ("down", down))
-    rest = whole - sum(ms for _, ms in parts)
-    return dict([*parts, ("autograd, Python", rest), ("whole step", whole)])
+    """`up` without the index, `down` without `up`, and what no part accounts for."""
+    whole = times.pop("whole step")
+    index, up, down = times["index"], times["up"], times["down"]
+    times |= {"up": max(0.0, up - index), "down": max(0.0, down - max(up, index))}
+    return {**times, "autograd, Python": whole - sum(times.values()), "whole step": whole}
 
 
 class Parts:
@@ -60,59 +56,61 @@ class Parts:
             self.a = model.gater.pre_activation(x)
             self.gates = model.gater.unit(self.a)
         w_in, b_in = (w.detach() for w in model.experts.parameters())
-        w_out, b_out = model.out.weight.detach().t(), model.out.bias.detach()
-        self.problem = Problem(x, self.gates, w_in, b_in, w_out, b_out, None, False)
+        w_out, b_out = model.out.weight.detach(), model.out.bias.detach()
+        self.problem = Problem.of(x, self.gates, w_in, b_in, w_out, b_out, None, False)
         logits, saved = sparse.forward(self.problem)
         assert saved is not None
-        self.saved, self.logits = saved, logits.requires_grad_()
+        self.saved, self.output = saved, torch.empty_like(logits)
+        self.logits = logits.requires_grad_()
         self.dy = self.loss()
-        self.dh = sparse.backward(self.problem, self.dy, Wanted(), saved).gates
+        self.dh = sparse.backward(self.problem, self.dy, Wanted(), self.saved).gates
 
     def runs(self) -> dict[str, Run]:
-        """`down` goes on from `up`, and contains it; apart, so neither finds the other's cache."""
-        passes = kernels()
-        (fill, up), alone, poured = self._arrays(), self._end(0), self._end(16)
+        """`down` contains `up`, which contains the index: a chunk is done with in one go."""
+        n, _, out = bench_steps.SIZES
         return {
             "gater": torch.no_grad()(lambda: self.model.gater.pre_activation(self.x)),
-            "noise, unit": torch.no_grad()(lambda: self.model.gater.unit(self.a)),
-            "index": lambda: (sparse.find(self.gates), passes._fill(*fill)),
-            "up": lambda: passes._up(*up, *alone),
+            "noise, unit": torch.no_grad()(self.noise),
+            "index": self.index,
+            "up": lambda: self.forward(n, 0),
+            "down": lambda: self.forward(n, out),
             "loss": self.loss,
             "layer backward": self.layer_backward,
             "gater backward": torch.no_grad()(self.gater_backward),
-            "down": lambda: passes._up(*up, *poured),
         }
+
+    def index(self) -> None:
+        """How many gates are on, and which."""
+        sparse.density(self.gates)
+        self.forward(0, 0)
+
+    def forward(self, n: int, out: int) -> None:
+        """The kernel of the forward pass with so many inputs and outputs: 0 leaves a part out."""
+        p, (ints, floats, slots, C, T) = self.problem, self.saved
+        tensors = [sparse.at(t) for t in (self.output, *p[:6])]
+        sizes = (*p.gates.shape, p.block, n, out)
+        places = (ints.data_ptr(), floats.data_ptr(), slots)
+        run("forward", p.x.dtype, *tensors, *places, *sizes, False, C, T)
+
+    def noise(self) -> Tensor:
+        """As the gater draws in eager mode."""
+        with noise.fast():
+            return noise.rectify(self.a)
 
     def loss(self) -> Tensor:
         """The loss and its gradient at the network's output."""
         return torch.autograd.grad(cross_entropy(self.logits, self.y), self.logits)[0]
 
     def layer_backward(self) -> None:
-        """Gradients of gates and biases; the experts' weights are changed at once."""
+        """The gates' gradient; weights and biases are changed at once."""
         step = Step(bench_steps.LR, 0.0)
         sparse.backward(self.problem, self.dy, Wanted(x=False), self.saved, step)
 
     def gater_backward(self) -> None:
-        """Back through the rectifier, the gates' weights (changed at once), tanh and the first."""
+        """Back through the rectifier, the gates' weights, tanh and the first, changed at once."""
         assert self.dh is not None
-        da = torch.ops.aten.threshold_backward(self.dh, self.gates, 0)
-        weight, step = self.model.gater.output.weight, Step(bench_steps.LR, 0.0)
-        dz, _, _ = _skip(self.z, weight, da, sparse.find(da), (True, True, True), step)
-        d = torch.ops.aten.tanh_backward(dz, self.z)
-        _ = d.T @ self.x, d.sum(0)
-
-    def _arrays(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """What the kernels' passes take: to fill the index, and to project up."""
-        p, (offsets, N, T) = self.problem, self.saved.found
-        lists, floats = self.saved.entries.view(3, N).numpy(), self.saved.floats.view(3, N).numpy()
-        cut, (example, unit, place) = p.gates.shape[1] + 1, lists
-        gate_off, row_off = offsets[:cut].numpy(), offsets[cut:].numpy()
-        fill = (p.gates.numpy(), gate_off, row_off, example, floats[0], unit, place)
-        tensors = [t.numpy() for t in (p.x, p.w_in, p.b_in, p.w_out) if t is not None]
-        up = (*tensors, gate_off, example, floats[0], floats[1:2], floats[2:])
-        return (*fill, T, np.float32(0)), up
-
-    def _end(self, width: int) -> tuple[Any, ...]:
-        """The last arguments of a projection up; with a width, of one that goes on down."""
-        T = self.saved.found.T
-        return np.zeros((T, len(self.x), width), np.float32), False, T, np.float32(0)
+        gater, step = self.model.gater, Step(bench_steps.LR, 0.0)
+        weights, c = (gater.output.weight, gater.output.bias), gater.hidden.bias
+        ds, *_ = back(self.z, *weights, self.dh, (True,) * 4, step, self.gates, c)
+        assert ds is not None
+        gater.hidden.weight.detach().addmm_(ds.T, self.x, alpha=-step.lr)

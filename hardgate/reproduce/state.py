@@ -156,11 +156,11 @@ def _part(tensors: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
 
 
 def _optimiser(model: Network, settings: Settings) -> torch.optim.SGD:
-    """FusedSGD where it can do what the settings ask for, else SGD with the gater's own rate."""
-    plain = settings.momentum == 0 and settings.gater_lr == 1
-    if isinstance(model, Gated) and plain:
-        fused = FusedSGD(model, settings.lr)
-        fused.param_groups[0]["scale"] = 1.0
+    """FusedSGD where it can do what the settings ask for, else SGD; the gater has its own rate."""
+    if isinstance(model, Gated) and settings.momentum == 0:
+        fused = FusedSGD(model, settings.lr, gater_lr=settings.lr * settings.gater_lr)
+        for group, scale in zip(fused.param_groups, (1.0, settings.gater_lr), strict=True):
+            group["scale"] = scale
         return fused
     gater = list(model.layer.gater.parameters()) if isinstance(model, Gated) else []
     own = {id(p) for p in gater}

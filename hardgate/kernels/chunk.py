@@ -1,0 +1,230 @@
+"""What the kernels do with one chunk of gates, given its index.
+
+A list holds one number for each entry that is on, in the order of the gates; the lists of the K
+units of a block are rows of length `ld`. Not cached on disk by itself: those that call it are.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from hardgate.kernels import index, vectors
+
+_serial = njit(**index.OPTIONS)
+
+_dots, _tiles = vectors.dots(1, 8), vectors.dots(4, 3)
+_set_row, _add_row = vectors.sums(False, False), vectors.sums(True, False)
+_add_placed = vectors.sums(True, True)
+_set_rows = vectors.onto(4, 3, False, True)
+_add_rows = vectors.onto(4, 3, True, True)
+_add_onto = vectors.onto(3, 4, True, False)
+
+
+@_serial
+def at(numbers):
+    """The address of an array's first number."""
+    return np.int64(numbers.ctypes.data)
+
+
+@_serial
+def products(out, ld, p, count, w, K, n, x, example, bias, zero):
+    """out[r, p…] = w[r] · x[example] + bias[r], over `count` > 0 entries from p.
+
+    w and bias are the addresses of the first of K rows and numbers.
+    """
+    size, r = out.itemsize, 0
+    i, first = at(example) + 4 * p, at(out) + size * p
+    while r + 4 <= K:
+        _tiles(w + size * r * n, n, at(x), n, i, count, n, first + size * r * ld, ld,
+               bias + size * r, zero)  # fmt: skip
+        r += 4
+    while r < K:
+        _dots(w + size * r * n, n, at(x), n, i, count, n, first + size * r * ld, ld,
+              bias + size * r, zero)  # fmt: skip
+        r += 1
+
+
+@_serial
+def scale(value, H, S, K, ld, p, end, relu):
+    """S = g·H, after the ReLU if there is one."""
+    g = value[p:end]
+    for r in range(K):
+        h, s = H[r * ld + p : r * ld + end], S[r * ld + p : r * ld + end]
+        if relu:
+            for q in range(end - p):
+                h[q] = 0 if h[q] < 0 else h[q]  # NaN stays
+        for q in range(end - p):
+            s[q] = g[q] * h[q]
+
+
+@_serial
+def chain(dS, H, value, dg, K, ld, p, end, relu):
+    """dg = Σ dS·H, and in the place of dS: dH = dS·g, zero where a ReLU is."""
+    g = value[p:end]
+    dg[: end - p] = 0
+    for r in range(K):
+        h, d = H[r * ld + p : r * ld + end], dS[r * ld + p : r * ld + end]
+        for q in range(end - p):
+            dg[q] += d[q] * h[q]
+            d[q] = d[q] * g[q]
+        if relu:
+            for q in range(end - p):
+                d[q] = 0 if h[q] <= 0 else d[q]
+
+
+@_serial
+def padded(rows, first, out):
+    """out = the rows from `first` on, with zeros at their end."""
+    for r in range(out.shape[0]):
+        for o in range(rows.shape[1]):
+            out[r, o] = rows[first + r, o]
+
+
+@_serial
+def pour(out, w_out, S, ld, K, low, high, begin, example, outgoing, zero):
+    """out[b] += Σ S · w_out gate by gate, in short rows padded to the width of `outgoing`."""
+    size, width = S.itemsize, outgoing.shape[1]
+    for c in range(high - low):
+        p, count = begin[c], begin[c + 1] - begin[c]
+        if count > 0:
+            padded(w_out, (low + c) * K, outgoing)
+            _add_onto(at(out), out.shape[1], at(S) + size * p, ld,
+                      at(outgoing), width, at(example) + 4 * p, count, K, width,
+                      zero)  # fmt: skip
+
+
+@_serial
+def gather(out, c, ld, K, rows, off, gate, place, zero):
+    """out[b] += Σ c · rows over the units that are on for b."""
+    n, size = rows.shape[1], c.itemsize
+    for b in range(off.shape[0] - 1):
+        e, count = off[b], off[b + 1] - off[b]
+        for r in range(K if count > 0 else 0):
+            _add_placed(at(out) + size * b * out.shape[1], at(c) + size * r * ld,
+                        at(place) + 4 * e, at(rows) + size * r * n, K * n,
+                        at(gate) + 4 * e, count, n, zero)  # fmt: skip
+
+
+@_serial
+def gather_columns(out, left, right, c, ld, K, rows, low, high, begin, example, zero):
+    """The same for blocks, in some columns: the rows of a block serve several examples at once."""
+    n, size = rows.shape[1], c.itemsize
+    for j in range(high - low):
+        p, count = begin[j], begin[j + 1] - begin[j]
+        if count > 0:
+            _add_onto(at(out) + size * left, out.shape[1], at(c) + size * p, ld,
+                      at(rows) + size * ((low + j) * K * n + left), n,
+                      at(example) + 4 * p, count, K, right - left, zero)  # fmt: skip
+
+
+@_serial
+def write(out, S, ld, K, low, high, off, gate, place):
+    """out[b, units of the block] = S, zero elsewhere: the layer without an output transform."""
+    for b in range(off.shape[0] - 1):
+        row = out[b]
+        row[low * K : high * K] = 0
+        for e in range(off[b], off[b + 1]):
+            for r in range(K):
+                row[gate[e] * K + r] = S[r * ld + place[e]]
+
+
+@_serial
+def scatter(out, dg, p, low, high, off, gate, place, clear):
+    """out[b, gate] = dg, which begins at entry p; zero elsewhere if that is to be cleared."""
+    for b in range(off.shape[0] - 1):
+        row = out[b]
+        if clear:
+            row[low:high] = 0
+        for e in range(off[b], off[b + 1]):
+            row[gate[e]] = dg[place[e] - p]
+
+
+@_serial
+def differentiate(dS, ld, K, dy, w_out, low, high, begin, example, outgoing, nothing, zero):
+    """dS = w_out · dy, gate by gate; rows of dy are as long as those of `outgoing`, if it has any.
+
+    Without an output transform dS is dy itself.
+    """
+    n, size = w_out.shape[1], dS.itemsize
+    for c in range(high - low):
+        p, count = begin[c], begin[c + 1] - begin[c]
+        if n == 0:
+            for r in range(K):
+                for q in range(p, p + count):
+                    dS[r * ld + q] = dy[example[q], (low + c) * K + r]
+        elif count > 0 and outgoing.shape[1] > 0:
+            padded(w_out, (low + c) * K, outgoing)
+            products(dS, ld, p, count, at(outgoing), K, outgoing.shape[1], dy, example,
+                     at(nothing), zero)  # fmt: skip
+        elif count > 0:
+            products(dS, ld, p, count, at(w_out) + size * (low + c) * K * n, K, n, dy,
+                     example, at(nothing), zero)  # fmt: skip
+
+
+@_serial
+def mask(value, h, low, high, begin, example):
+    """value = 0 where h is not positive."""
+    for c in range(high - low):
+        for q in range(begin[c], begin[c + 1]):
+            if h[example[q], low + c] <= 0:
+                value[q] = 0
+
+
+@_serial
+def _limit(row, most):
+    """Scale the row down to the norm `most` if it is longer."""
+    square = row.dtype.type(0)
+    for k in range(row.shape[0]):
+        square += row[k] * row[k]
+    if square > most * most:
+        factor = row.dtype.type(most / np.sqrt(square))
+        for k in range(row.shape[0]):
+            row[k] *= factor
+
+
+@_serial
+def total(bias, c, ld, K, low, high, begin, lr):
+    """bias[u] = Σ c over the examples for which u is on; with a learning rate, a step of SGD."""
+    for j in range(high - low):
+        for r in range(K):
+            sum_ = c.dtype.type(0)
+            for q in range(begin[j], begin[j + 1]):
+                sum_ += c[r * ld + q]
+            u = (low + j) * K + r
+            bias[u] = sum_ if lr < 0 else bias[u] - lr * sum_
+
+
+@_serial
+def weigh(out, c, ld, K, x, low, high, begin, example, scaled, lr, most, zero):
+    """out[u] = Σ c x over the examples for which u is on: a weight's gradient.
+
+    With a learning rate (-1: none) it is one step of SGD instead, out[u] -= lr Σ c x for units that
+    are on, after which these rows are no longer than `most` (0: any length).
+    """
+    n, size = x.shape[1], c.itemsize
+    for j in range(high - low):
+        p, count, u = begin[j], begin[j + 1] - begin[j], (low + j) * K
+        if count == 0:
+            if lr < 0:
+                out[u : u + K] = 0
+            continue
+        factors, ldc = at(c) + size * p, ld
+        i, address = at(example) + 4 * p, at(out) + size * u * n
+        if lr >= 0:
+            factors, ldc = at(scaled), scaled.shape[1]
+            for r in range(K):
+                for q in range(count):
+                    scaled[r, q] = -lr * c[r * ld + p + q]
+        if K >= 4 and lr >= 0:
+            _add_rows(address, n, factors, ldc, at(x), n, i, K, count, n, zero)
+        elif K >= 4:
+            _set_rows(address, n, factors, ldc, at(x), n, i, K, count, n, zero)
+        for r in range(K if K < 4 else 0):
+            row, c_r = address + size * r * n, factors + size * r * ldc
+            if lr >= 0:
+                _add_row(row, c_r, 0, at(x), n, i, count, n, zero)
+            else:
+                _set_row(row, c_r, 0, at(x), n, i, count, n, zero)
+        for r in range(K if most > 0 else 0):
+            _limit(out[u + r], most)

@@ -1,0 +1,204 @@
+"""What one thread does of a pass over the gates: every T-th chunk, from index to output.
+
+Arguments are addresses (0 for what is not there), sizes, and a zero that gives the dtype. Each is
+compiled once and called by its address: linked into the functions that start the threads, it would
+be optimised again in each of them, which took minutes.
+
+A slot is room for the index of one chunk. With a slot for each chunk the lists are kept: those of
+share t follow one another from its first slot on, and room that is not needed is not touched. With
+a slot for each share, every chunk overwrites the last.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import carray, njit
+
+from hardgate.kernels import chunk, index, vectors
+
+# Numba's cache on disk watches the file of a function and nothing else, so this file has to change
+# when those it calls do: `hardgate.kernels.compiler` holds them together.
+CALLED = "8eef3af2fdd2aaa7"
+
+_serial = njit(**index.OPTIONS)
+
+NARROW = 32  # outputs up to which rows are padded to whole vectors
+BLOCK = 4  # units of a gate from which its rows serve several examples at once
+
+_scan = index.scan
+
+
+@_serial
+def matrix(address, rows, columns, zero):
+    """The numbers at the address; no rows where there are none."""
+    return carray(vectors.pointer(address, zero), (rows if address != 0 else 0, columns))
+
+
+@_serial
+def vector(address, length, zero):
+    """The numbers at the address; none where there are none."""
+    return carray(vectors.pointer(address, zero), (length if address != 0 else 0,))
+
+
+@_serial
+def _first(slots, T, t):
+    """The first slot of share t, which has its T-th part of them."""
+    return t * (slots // T) + min(t, slots % T)
+
+
+@_serial
+def _lists(address, slots, C, B):
+    """begin and off by slot; example, gate and place by entry."""
+    ints = vector(address, slots * (C + B + 2 + 3 * C * B), np.int32(0))
+    room, begin, off = slots * C * B, slots * (C + 1), slots * (C + B + 2)
+    return (
+        ints[:begin].reshape(slots, C + 1),
+        ints[begin:off].reshape(slots, B + 1),
+        ints[off : off + room],
+        ints[off + room : off + 2 * room],
+        ints[off + 2 * room : off + 3 * room],
+    )
+
+
+@_serial
+def _values(address, room, K, zero):
+    """value, H, S."""
+    floats = vector(address, (2 * K + 1) * room, zero)
+    return floats[:room], floats[room : (K + 1) * room], floats[(K + 1) * room :]
+
+
+@_serial
+def width(n):
+    """Of rows of n numbers to add into: whole vectors, or no multiple of a page."""
+    return (n + 7) // 8 * 8 if n <= NARROW else n + 16
+
+
+@_serial
+def _part(t, parts, B, n, zero):
+    """The rows that share t adds into; two more of them keep the shares' cache lines apart."""
+    of_all = matrix(parts, (t + 1) * (B + 2), width(n), zero)
+    out = of_all[of_all.shape[0] - (B + 2) if parts != 0 else 0 :]
+    out[:] = 0
+    return out
+
+
+def up(t, y, x, gates, w_in, b_in, w_out, parts, ints, floats, slots, B, G, K, n, O, relu, C, T,
+       zero):  # fmt: skip
+    """H = w_in · x + b_in and S = g·H for each entry, and what they add to the output."""
+    begin, off, example, gate, place = _lists(ints, slots, C, B)
+    value, H, S = _values(floats, slots * C * B, K, zero)
+    rows, inputs = matrix(gates, B, G, zero), matrix(x, B, n, zero)
+    outgoing = matrix(w_out, G * K, O, zero)
+    cursor, found = np.empty(C, np.int32), np.empty(C + 8, np.int32)
+    ld, chunks, size = slots * C * B, (G + C - 1) // C, inputs.itemsize
+    out = _part(t, parts, B, O, zero)
+    short = np.zeros((K, out.shape[1] if O <= NARROW else 0), value.dtype)
+    bias = np.zeros(G * K, value.dtype) if b_in == 0 else vector(b_in, G * K, zero)
+    p = _first(slots, T, t) * C * B
+    for k in range(t, chunks, T):
+        low, high = k * C, min(G, k * C + C)
+        s = k if slots == chunks else t
+        end = _scan(rows, low, high, p, begin[s], off[s], example, value, gate, place, cursor,
+                    found, zero)  # fmt: skip
+        for c in range(high - low):
+            first, count, u = begin[s, c], begin[s, c + 1] - begin[s, c], (low + c) * K
+            if count > 0:
+                chunk.products(H, ld, first, count, w_in + size * u * n, K, n, inputs, example,
+                               chunk.at(bias) + size * u, zero)  # fmt: skip
+        chunk.scale(value, H, S, K, ld, p, end, relu)
+        if parts != 0 and O <= NARROW:
+            chunk.pour(out, outgoing, S, ld, K, low, high, begin[s], example, short, zero)
+        elif parts != 0:
+            chunk.gather(out, S, ld, K, outgoing, off[s], gate, place, zero)
+        elif w_out == 0 and y != 0:
+            chunk.write(matrix(y, B, G * K, zero), S, ld, K, low, high, off[s], gate, place)
+        p = end if slots == chunks else p
+
+
+def down(t, y, bias, c, rows, ints, slots, B, G, K, n, C, T, zero):
+    """Some columns of y[b] = bias + Σ c · rows, for blocks."""
+    begin, _, example, _, _ = _lists(ints, slots, C, B)
+    numbers = vector(c, K * slots * C * B, zero)
+    out, shift, weights = matrix(y, B, n, zero), vector(bias, n, zero), matrix(rows, G * K, n, zero)
+    left, right = n * t // T // 16 * 16, n * (t + 1) // T // 16 * 16 if t + 1 < T else n
+    for b in range(B):
+        for o in range(left, right):
+            out[b, o] = shift[o] if shift.shape[0] > 0 else 0
+    for k in range(slots):
+        low, high = k * C, min(G, k * C + C)
+        chunk.gather_columns(out, left, right, numbers, slots * C * B, K, weights, low, high,
+                             begin[k], example, zero)  # fmt: skip
+
+
+def back(t, dy, w_in, w_out, ints, floats, dH, dgates, parts, slots, B, G, K, n, O, columns, clear,
+         weighted, relu, C, T, zero):  # fmt: skip
+    """dS = w_out · dy, dH = dS·g, the gate's gradient dg = Σ dS·H, and what goes back to x.
+
+    The gradient of a gate that is probed is weighted by what it was probed with.
+    """
+    begin, off, example, gate, place = _lists(ints, slots, C, B)
+    value, H, _ = _values(floats, slots * C * B, K, zero)
+    numbers, out = vector(dH, K * slots * C * B, zero), _part(t, parts, B, n, zero)
+    output, gradient = matrix(dy, B, columns, zero), matrix(dgates, B, G, zero)
+    incoming, outgoing = matrix(w_in, G * K, n, zero), matrix(w_out, G * K, O, zero)
+    ld, nothing = slots * C * B, np.zeros(K, value.dtype)
+    short = np.zeros((K, columns if 0 < O <= NARROW else 0), value.dtype)
+    dg = np.empty(C * B, value.dtype)
+    for k in range(t, slots, T):
+        low, high = k * C, min(G, k * C + C)
+        p, end = begin[k, 0], begin[k, high - low]
+        chunk.differentiate(numbers, ld, K, output, outgoing, low, high, begin[k], example, short,
+                            nothing, zero)  # fmt: skip
+        chunk.chain(numbers, H, value, dg, K, ld, p, end, relu)
+        for q in range(end - p if weighted else 0):
+            dg[q] *= value[p + q]
+        if dgates != 0:
+            chunk.scatter(gradient, dg, p, low, high, off[k], gate, place, clear)
+        if parts != 0:
+            chunk.gather(out, numbers, ld, K, incoming, off[k], gate, place, zero)
+
+
+def weigh(t, dw_in, db_in, dw_out, dH, floats, x, dy, ints, slots, B, G, K, n, O, lr, most, C, T,
+          zero):  # fmt: skip
+    """The gradients of the weights, or with a learning rate the weights a step further."""
+    begin, _, example, _, _ = _lists(ints, slots, C, B)
+    into, out_of = matrix(dw_in, G * K, n, zero), matrix(dw_out, G * K, O, zero)
+    bias = vector(db_in, G * K, zero)
+    inputs, output = matrix(x, B, n, zero), matrix(dy, B, O, zero)
+    ld, scaled = slots * C * B, np.empty((K, B), inputs.dtype)
+    _, _, sums = _values(floats, ld, K, zero)
+    experts = vector(dH, K * ld, zero)
+    for k in range(t, slots, T):
+        low, high = k * C, min(G, k * C + C)
+        if db_in != 0:
+            chunk.total(bias, experts, ld, K, low, high, begin[k], lr)
+        if dw_in != 0:
+            chunk.weigh(into, experts, ld, K, inputs, low, high, begin[k], example, scaled, lr,
+                        most, zero)  # fmt: skip
+        if dw_out != 0:
+            chunk.weigh(out_of, sums, ld, K, output, low, high, begin[k], example, scaled, lr, 0.0,
+                        zero)  # fmt: skip
+
+
+def linear(t, da, h, z, w, dw, db, parts, B, G, n, lr, most, C, T, zero):
+    """Parts of dz = da w, dw = daᵀ z and db = Σ da over the entries of da that are not zero."""
+    begin, off = np.empty(C + 1, np.int32), np.empty(B + 1, np.int32)
+    example, gate = np.empty(C * B, np.int32), np.empty(C * B, np.int32)
+    place, out = np.empty(C * B, np.int32), _part(t, parts, B, n, zero)
+    cursor, found = np.empty(C, np.int32), np.empty(C + 8, np.int32)
+    gradient, positive = matrix(da, B, G, zero), matrix(h, B, G, zero)
+    inputs = matrix(z, B, n, zero)
+    weights, target, bias = matrix(w, G, n, zero), matrix(dw, G, n, zero), vector(db, G, zero)
+    scaled, value = np.empty((1, B), inputs.dtype), np.empty(C * B, inputs.dtype)
+    for k in range(t, (G + C - 1) // C, T):
+        low, high = k * C, min(G, k * C + C)
+        _scan(gradient, low, high, 0, begin, off, example, value, gate, place, cursor, found, zero)
+        if h != 0:
+            chunk.mask(value, positive, low, high, begin, example)
+        if parts != 0:
+            chunk.gather(out, value, 0, 1, weights, off, gate, place, zero)
+        if db != 0:
+            chunk.total(bias, value, 0, 1, low, high, begin, lr)
+        if dw != 0:
+            chunk.weigh(target, value, 0, 1, inputs, low, high, begin, example, scaled, lr, most,
+                        zero)  # fmt: skip
