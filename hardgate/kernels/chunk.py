@@ -108,12 +108,12 @@ def gather(out, c, ld, K, rows, off, gate, place, zero):
 
 @_serial
 def gather_columns(out, left, right, c, ld, K, rows, low, high, begin, example, zero):
-    """The same for blocks, in some columns: the rows of a block serve several examples at once."""
+    """The same for blocks, in some columns, the first of `out`; rows serve several examples."""
     n, size = rows.shape[1], c.itemsize
     for j in range(high - low):
         p, count = begin[j], begin[j + 1] - begin[j]
         if count > 0:
-            _add_onto(at(out) + size * left, out.shape[1], at(c) + size * p, ld,
+            _add_onto(at(out), out.shape[1], at(c) + size * p, ld,
                       at(rows) + size * ((low + j) * K * n + left), n,
                       at(example) + 4 * p, count, K, right - left, zero)  # fmt: skip
 

@@ -19,7 +19,7 @@ from hardgate.kernels.call import call
 
 # Numba's cache on disk watches the file of a function and nothing else, so this file has to change
 # when those it calls do: `hardgate.kernels.compiler` holds them together.
-CALLED = "d23c118c53ecc2ab"
+CALLED = "6b1078d4a9d05ed7"
 
 _serial = njit(cache=True, **index.OPTIONS)
 _parallel = njit(cache=True, parallel=True, **index.OPTIONS)
@@ -77,7 +77,7 @@ def forward(up, down, y, x, gates, w_in, b_in, w_out, b_out, ints, floats, slots
 
     Without a w_out y is S; with one of no columns, nothing.
     """
-    room, at_once = slots * C * B, O > 0 and (K < share.BLOCK or O <= share.NARROW)
+    room, at_once = share.length(slots, C, B), O > 0 and (K < share.BLOCK or O <= share.NARROW)
     lists = np.empty(slots * (C + B + 2) + 3 * room if ints == 0 else 0, np.int32)
     values = np.empty((2 * K + 1) * room if floats == 0 else 0, type(zero))
     parts = _parts(at_once, T, B, O, zero)
@@ -126,7 +126,7 @@ def backward(back, down, weigh, dy, x, w_in, w_out, ints, floats, dx, dgates, dw
     The gradient of a gate that is probed is weighted by what it was probed with.
     """
     at_once, cleared, probed = dx != 0 and K < share.BLOCK, np.int64(clear), np.int64(weighted)
-    dH, parts = np.empty(K * slots * C * B, type(zero)), _parts(at_once, T, B, n, zero)
+    dH, parts = np.empty(K * share.length(slots, C, B), type(zero)), _parts(at_once, T, B, n, zero)
     short = _pad(dy, B, O, zero)
     dH_at, parts_at = _at(dH), _at(parts) if at_once else 0
     rows, columns = dy, O if w_out != 0 else G * K

@@ -18,11 +18,13 @@ from hardgate.kernels import chunk, index, vectors
 
 # Numba's cache on disk watches the file of a function and nothing else, so this file has to change
 # when those it calls do: `hardgate.kernels.compiler` holds them together.
-CALLED = "8eef3af2fdd2aaa7"
+CALLED = "157b82e9e9fd1780"
 
 _serial = njit(**index.OPTIONS)
 
+LINE = 16  # numbers, of which a cache line holds no more
 NARROW = 32  # outputs up to which rows are padded to whole vectors
+SLAB = 2**16  # numbers of the output that blocks add to at a time: they stay in the cache
 BLOCK = 4  # units of a gate from which its rows serve several examples at once
 
 _scan = index.scan
@@ -47,10 +49,16 @@ def _first(slots, T, t):
 
 
 @_serial
+def length(slots, C, B):
+    """Of a list; the rows of a block's lists must not all fall into one set of the cache."""
+    return slots * C * B + LINE
+
+
+@_serial
 def _lists(address, slots, C, B):
     """begin and off by slot; example, gate and place by entry."""
-    ints = vector(address, slots * (C + B + 2 + 3 * C * B), np.int32(0))
-    room, begin, off = slots * C * B, slots * (C + 1), slots * (C + B + 2)
+    ints = vector(address, slots * (C + B + 2) + 3 * length(slots, C, B), np.int32(0))
+    room, begin, off = length(slots, C, B), slots * (C + 1), slots * (C + B + 2)
     return (
         ints[:begin].reshape(slots, C + 1),
         ints[begin:off].reshape(slots, B + 1),
@@ -86,11 +94,11 @@ def up(t, y, x, gates, w_in, b_in, w_out, parts, ints, floats, slots, B, G, K, n
        zero):  # fmt: skip
     """H = w_in · x + b_in and S = g·H for each entry, and what they add to the output."""
     begin, off, example, gate, place = _lists(ints, slots, C, B)
-    value, H, S = _values(floats, slots * C * B, K, zero)
+    value, H, S = _values(floats, length(slots, C, B), K, zero)
     rows, inputs = matrix(gates, B, G, zero), matrix(x, B, n, zero)
     outgoing = matrix(w_out, G * K, O, zero)
     cursor, found = np.empty(C, np.int32), np.empty(C + 8, np.int32)
-    ld, chunks, size = slots * C * B, (G + C - 1) // C, inputs.itemsize
+    ld, chunks, size = length(slots, C, B), (G + C - 1) // C, inputs.itemsize
     out = _part(t, parts, B, O, zero)
     short = np.zeros((K, out.shape[1] if O <= NARROW else 0), value.dtype)
     bias = np.zeros(G * K, value.dtype) if b_in == 0 else vector(b_in, G * K, zero)
@@ -116,18 +124,24 @@ def up(t, y, x, gates, w_in, b_in, w_out, parts, ints, floats, slots, B, G, K, n
 
 
 def down(t, y, bias, c, rows, ints, slots, B, G, K, n, C, T, zero):
-    """Some columns of y[b] = bias + Σ c · rows, for blocks."""
+    """Some columns of y[b] = bias + Σ c · rows, for blocks: a strip of them at a time."""
     begin, _, example, _, _ = _lists(ints, slots, C, B)
-    numbers = vector(c, K * slots * C * B, zero)
-    out, shift, weights = matrix(y, B, n, zero), vector(bias, n, zero), matrix(rows, G * K, n, zero)
+    ld = length(slots, C, B)
+    numbers, shift = vector(c, K * ld, zero), vector(bias, n, zero)
+    out, weights = matrix(y, B, n, zero), matrix(rows, G * K, n, zero)
     left, right = n * t // T // 16 * 16, n * (t + 1) // T // 16 * 16 if t + 1 < T else n
-    for b in range(B):
-        for o in range(left, right):
-            out[b, o] = shift[o] if shift.shape[0] > 0 else 0
-    for k in range(slots):
-        low, high = k * C, min(G, k * C + C)
-        chunk.gather_columns(out, left, right, numbers, slots * C * B, K, weights, low, high,
-                             begin[k], example, zero)  # fmt: skip
+    strip = min(max(64, SLAB // B // 32 * 32), right - left)
+    part = np.empty((B, strip + LINE), numbers.dtype)
+    for first in range(left, right, max(1, strip)):
+        end = min(first + strip, right)
+        part[:] = 0
+        for k in range(slots):
+            low, high = k * C, min(G, k * C + C)
+            chunk.gather_columns(part, first, end, numbers, ld, K, weights, low, high, begin[k],
+                                 example, zero)  # fmt: skip
+        for b in range(B):
+            for o in range(first, end):
+                out[b, o] = part[b, o - first] + (shift[o] if shift.shape[0] > 0 else 0)
 
 
 def back(t, dy, w_in, w_out, ints, floats, dH, dgates, parts, slots, B, G, K, n, O, columns, clear,
@@ -137,11 +151,11 @@ def back(t, dy, w_in, w_out, ints, floats, dH, dgates, parts, slots, B, G, K, n,
     The gradient of a gate that is probed is weighted by what it was probed with.
     """
     begin, off, example, gate, place = _lists(ints, slots, C, B)
-    value, H, _ = _values(floats, slots * C * B, K, zero)
-    numbers, out = vector(dH, K * slots * C * B, zero), _part(t, parts, B, n, zero)
+    value, H, _ = _values(floats, length(slots, C, B), K, zero)
+    numbers, out = vector(dH, K * length(slots, C, B), zero), _part(t, parts, B, n, zero)
     output, gradient = matrix(dy, B, columns, zero), matrix(dgates, B, G, zero)
     incoming, outgoing = matrix(w_in, G * K, n, zero), matrix(w_out, G * K, O, zero)
-    ld, nothing = slots * C * B, np.zeros(K, value.dtype)
+    ld, nothing = length(slots, C, B), np.zeros(K, value.dtype)
     short = np.zeros((K, columns if 0 < O <= NARROW else 0), value.dtype)
     dg = np.empty(C * B, value.dtype)
     for k in range(t, slots, T):
@@ -165,7 +179,7 @@ def weigh(t, dw_in, db_in, dw_out, dH, floats, x, dy, ints, slots, B, G, K, n, O
     into, out_of = matrix(dw_in, G * K, n, zero), matrix(dw_out, G * K, O, zero)
     bias = vector(db_in, G * K, zero)
     inputs, output = matrix(x, B, n, zero), matrix(dy, B, O, zero)
-    ld, scaled = slots * C * B, np.empty((K, B), inputs.dtype)
+    ld, scaled = length(slots, C, B), np.empty((K, B), inputs.dtype)
     _, _, sums = _values(floats, ld, K, zero)
     experts = vector(dH, K * ld, zero)
     for k in range(t, slots, T):

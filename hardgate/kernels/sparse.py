@@ -13,7 +13,7 @@ from hardgate.kernels.update import Step, descended
 
 _ENOUGH = 2**15  # gates that are looked at to know how many are on
 _UNITS = 128  # of a chunk: few enough to stay in the cache, enough to make it worth while
-NARROW, BLOCK = 32, 4  # as in `hardgate.kernels.cpu`
+NARROW, BLOCK, LINE = 32, 4, 16  # as in `hardgate.kernels.share`
 
 
 class Saved(NamedTuple):
@@ -54,7 +54,7 @@ def forward(
     w_out, b_in, b_out = _contiguous(p.w_out), _contiguous(p.b_in), _contiguous(p.b_out)
     (C, slots, T), saved = chunks(G, K), None
     if keep:
-        room = slots * C * B
+        room = slots * C * B + LINE
         ints = torch.empty(slots * (C + B + 2) + 3 * room, dtype=torch.int32)
         saved = Saved(ints, x.new_empty((2 * K + 1) * room), slots, C, T)
         places = (ints.data_ptr(), saved.floats.data_ptr(), slots)
