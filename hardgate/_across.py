@@ -24,7 +24,7 @@ def total(x: Tensor, synchronised: bool) -> Tensor:
 
 
 def mean(x: Tensor, synchronised: bool) -> Tensor:
-    """The mean of `[N, D]` over the examples of all processes.
+    """The mean of `[N, ...]` over the examples of all processes, whatever the share of each.
 
     Its gradient here is that of this process's examples, times the number of processes: DDP
     divides by it when it averages, so that each example counts once.

@@ -67,9 +67,11 @@ def test_readme_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_example_on_conditional_layers_runs(capsys: pytest.CaptureFixture[str]) -> None:
     page = (ROOT / "docs" / "conditional.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
     exec(compile(code, "conditional.md", "exec"), {})
-    assert "Path(" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "Path(" in out
+    assert "multiplications;" in out
 
 
 def test_bench_tables_are_those_of_the_committed_results() -> None:

@@ -56,8 +56,15 @@ def files(folder: Path, n: int = 240) -> Path:
     return folder
 
 
-def job(folder: Path, row: str = "straight_through", seed: int = 0, **changes: Any) -> Job:
-    return Job(row, seed, settings_of(row, "quick", {**SMALL, **changes}), "quick", folder)
+def job(
+    folder: Path,
+    row: str = "straight_through",
+    seed: int = 0,
+    tensorboard: bool = False,
+    **changes: Any,
+) -> Job:
+    settings = settings_of(row, "quick", {**SMALL, **changes})
+    return Job(row, seed, settings, "quick", folder, tensorboard=tensorboard)
 
 
 def run(job: Job, data: Dataset | None = None, said: list[str] | None = None) -> dict[str, Any]:

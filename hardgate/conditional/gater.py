@@ -137,6 +137,7 @@ class Gater(Steered):
         return (
             type(unit) is NoisyRectifier
             and type(unit.noise) is Gaussian
+            and "sample_noise" not in vars(unit)  # somebody else draws
             and not _hooked(unit)
             and not torch.compiler.is_compiling()
             and functorch.peek_interpreter_stack() is None

@@ -50,6 +50,12 @@ def _missing() -> str | None:
     return None
 
 
+def tracing() -> bool:
+    """Whether tensors may be without memory: while torch traces, or in its FakeTensorMode."""
+    fake = torch._C._TorchDispatchModeKey.FAKE
+    return torch.compiler.is_compiling() or torch._C._get_dispatch_mode(fake) is not None
+
+
 def kernels() -> ModuleType:
     """The module of compiled kernels, imported on first use."""
     global _module

@@ -10,8 +10,10 @@ from torch._C import _functorch as functorch
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
-from hardgate.kernels.compiler import run, unavailable
+from hardgate.kernels.compiler import run, tracing, unavailable
+from hardgate.kernels.flops import tell
 from hardgate.kernels.op import SMALL, break_even
+from hardgate.kernels.precision import unmixed
 from hardgate.kernels.sparse import at, chunks, density
 from hardgate.kernels.update import Step, Update, descend, refuse
 
@@ -36,7 +38,7 @@ def gate_linear(z: Tensor, w: Tensor, b: Tensor, update: Update | None = None) -
         >>> torch.equal(gate_linear(z, w, b), torch.nn.functional.linear(z, w, b))
         True
     """
-    if torch.compiler.is_compiling() or functorch.is_functorch_wrapped_tensor(z):
+    if tracing() or functorch.is_functorch_wrapped_tensor(z):
         refuse(update)
         return linear(z, w, b)
     kernel = z.dtype in (torch.float32, torch.float64) and z.device.type == "cpu"
@@ -55,6 +57,7 @@ class _GateLinear(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @unmixed
     def backward(ctx: Any, da: Tensor) -> tuple[Tensor | None, ...]:
         step = None if ctx.update is None else ctx.update.claim()
         z, w = ctx.saved_tensors
@@ -77,8 +80,9 @@ def back(
     Given h = max(0, a + noise), `da` is the gradient of h, and counts where h > 0. Given the biases
     c of z = tanh(s + c), the gradient of s takes the place of that of z, and c's is the fourth.
     """
+    z, da = z.to(w.dtype), da.to(w.dtype)  # which autocast made half as precise
     in_place = step is None or (w.is_contiguous() and b.is_contiguous())
-    kernel = da.dtype is w.dtype and da.is_cpu and w.dtype in (torch.float32, torch.float64)
+    kernel = da.is_cpu and w.dtype in (torch.float32, torch.float64)
     enough = da.numel() * z.shape[1] >= max(1, SMALL) and kernel and in_place
     if enough and unavailable() is None and density(da) <= break_even(len(da)):
         return _skip(z, w, b, da, wanted, step, h, c)
@@ -128,4 +132,5 @@ def _skip(
     tensors = (at(da), at(h), at(z), at(w), at(dz), at(dw), at(db), at(dc))
     sizes = (*da.shape, z.shape[1], c is not None)
     run("linear_backward", z.dtype, *tensors, *sizes, lr, most, C, T)
+    tell(da, z.shape[1] * (wanted[0] + wanted[1]))
     return (dz, dw, db, dc) if step is None else (dz, None, None, None)

@@ -11,7 +11,9 @@ from torch._C import _functorch as functorch
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
+from hardgate.kernels.compiler import tracing
 from hardgate.kernels.gate_linear import back, gate_linear
+from hardgate.kernels.precision import unmixed
 from hardgate.kernels.update import Step, Update
 
 Rectify: TypeAlias = Callable[[Tensor], Tensor]
@@ -46,7 +48,7 @@ def gater_network(
         >>> torch.allclose(a, torch.tanh(x @ U.T) @ V.T)
         True
     """
-    eager = not torch.compiler.is_compiling() and functorch.peek_interpreter_stack() is None
+    eager = not tracing() and functorch.peek_interpreter_stack() is None
     if not eager or not torch.is_grad_enabled() or not _usual(x, U, c, V, d):
         a = gate_linear(torch.tanh(linear(x, U, c)), V, d, update)
         return a if rectify is None else rectify(a)
@@ -79,6 +81,7 @@ class _Network(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @unmixed
     def backward(ctx: Any, dh: Tensor) -> tuple[Tensor | None, ...]:
         step: Step | None = None if ctx.update is None else ctx.update.claim()
         (x, U, V, z, h), (c, d) = ctx.saved_tensors, ctx.biases

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch._C import _functorch as functorch
 
 from hardgate.kernels import dense, path
-from hardgate.kernels.compiler import run, unavailable
+from hardgate.kernels.compiler import run, tracing, unavailable
+from hardgate.kernels.flops import tell
 from hardgate.kernels.sparse import BLOCK, NARROW, chunks, count
 
 _FLOATS = (torch.float32, torch.float64)
@@ -32,7 +33,7 @@ def infer(
     if (
         w_out is None
         or backend == "dense"
-        or torch.compiler.is_compiling()
+        or tracing()
         or functorch.peek_interpreter_stack() is not None
     ):
         return None
@@ -76,6 +77,7 @@ def infer(
         0 if b_in is None else b_in.data_ptr(), w_out.data_ptr(),
         0 if b_out is None else b_out.data_ptr(), 0, 0, slots, B, G, K, n, out, relu, C,
         T)  # fmt: skip
+    tell(gates, K * (n + out))
     return y
 
 

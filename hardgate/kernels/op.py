@@ -12,9 +12,10 @@ from torch.autograd.function import once_differentiable
 
 from hardgate.kernels import dense, registered, sparse
 from hardgate.kernels.check import check, fits
-from hardgate.kernels.compiler import unavailable
+from hardgate.kernels.compiler import tracing, unavailable
 from hardgate.kernels.infer import infer
 from hardgate.kernels.path import BACKENDS, SMALL, Backend, Path, break_even, choose, last_path
+from hardgate.kernels.precision import unmixed
 from hardgate.kernels.problem import Problem, Wanted
 from hardgate.kernels.update import Update, refuse
 
@@ -113,6 +114,7 @@ def conditional_linear(
     return _call(x, gates, w, b, None, None, backend, probe, relu, update)
 
 
+@unmixed
 def _call(
     x: Tensor,
     gates: Tensor,
@@ -161,7 +163,7 @@ def _run(
     given = (x, gates, w_in, b_in, w_out, b_out)
     if forward_ad._current_level >= 0 and any(map(_has_tangent, given)):
         raise NotImplementedError("conditional layers expected reverse mode, got forward-mode AD.")
-    if torch.compiler.is_compiling():
+    if tracing():
         refuse(update)
         y = registered.forward(*given, probe, relu, backend)
     elif functorch.peek_interpreter_stack() is not None:
@@ -209,6 +211,7 @@ class _Layer(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @unmixed
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         step = None if ctx.update is None else ctx.update.claim()
         x, gates, w_in, b_in, w_out, b_out, probe = ctx.saved_tensors

@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
 from hardgate.kernels import dense, sparse
-from hardgate.kernels.path import choose
+from hardgate.kernels.path import choose, last_path
+from hardgate.kernels.precision import unmixed
 from hardgate.kernels.problem import Problem, Wanted
 
 
@@ -32,7 +34,7 @@ def forward(
     """y for matrices of one dtype, as in `conditional_mlp`."""
     problem = Problem.of(x, gates, w_in, b_in, w_out, b_out, probe, relu)
     skips = choose(x, gates, w_in, w_out, probe, backend, keep=False)
-    y: Tensor = (sparse if skips else dense).forward(problem, keep=False)[0]
+    y: Tensor = unmixed((sparse if skips else dense).forward)(problem, keep=False)[0]
     return y
 
 
@@ -67,7 +69,7 @@ def backward(
     problem = Problem.of(x, gates, w_in, b_in, w_out, None, probe, relu)
     wanted = Wanted(b_in=b_in is not None, w_out=w_out is not None, b_out=False)
     skips = choose(x, gates, w_in, w_out, probe, backend, keep=True)
-    found = (sparse if skips else dense).backward(problem, dy, wanted, None)
+    found = unmixed((sparse if skips else dense).backward)(problem, dy, wanted, None)
     nothing = {"b_in": w_in.new_zeros(len(w_in)), "w_out": w_in.new_zeros(0)}
     gradients = {name: getattr(found, name) for name in ("x", "gates", "w_in", "b_in", "w_out")}
     filled = (nothing[name] if g is None else g for name, g in gradients.items())
@@ -188,3 +190,38 @@ def _(
     """Each sample has gradients of its own."""
     found = [backward(*map(_sample, arguments, in_dims, [k] * 9)) for k in range(info.batch_size)]
     return tuple(map(torch.stack, zip(*found, strict=True))), (0,) * 5
+
+
+def _evaluated(gates: Tensor) -> int:
+    """How many gates the last pass evaluated."""
+    path = last_path()
+    return int(gates.count_nonzero()) if path and path.backend == "sparse" else gates.numel()
+
+
+@register_flop_formula(torch.ops.hardgate.conditional, get_raw=True)
+def _(
+    x: Tensor, gates: Tensor, w_in: Tensor, b_in: Any, w_out: Tensor | None, *_: Any, **__: Any
+) -> int:
+    out = 0 if w_out is None else len(w_out)
+    return 2 * _evaluated(gates) * (len(w_in) // gates.shape[1]) * (w_in.shape[1] + out)
+
+
+@register_flop_formula(torch.ops.hardgate.conditional_backward, get_raw=True)
+def _(
+    dy: Tensor,
+    x: Tensor,
+    gates: Tensor,
+    w_in: Tensor,
+    b_in: Any,
+    w_out: Tensor | None,
+    probe: Tensor | None,
+    *_: Any,
+    **__: Any,
+) -> int:
+    """H again, dS, and the gradients of x, w_in and w_out; H and dS for gates that are probed."""
+    n, out = w_in.shape[1], 0 if w_out is None else len(w_out)
+    evaluated = _evaluated(gates)
+    probed = 0 if probe is None else int(probe.masked_fill(gates != 0, 0).count_nonzero())
+    probed = probed if evaluated < gates.numel() else 0
+    pairs = evaluated * (3 * n + 2 * out) + probed * (n + out)
+    return 2 * (len(w_in) // gates.shape[1]) * pairs

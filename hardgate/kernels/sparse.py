@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hardgate.kernels.compiler import run, threads
+from hardgate.kernels.flops import tell
 from hardgate.kernels.problem import Gradients, Problem, Wanted
 from hardgate.kernels.update import Step, descended
 
@@ -63,6 +64,7 @@ def forward(
     y = x.new_empty(B if output else 0, n_out if w_out is not None else G * K)
     tensors = (at(y), at(x), at(gates), at(w_in), at(b_in), at(w_out), at(b_out))
     run("forward", x.dtype, *tensors, *places, B, G, K, n, n_out, p.relu, C, T)
+    tell(gates, K * (n + n_out))
     return y, saved
 
 
@@ -73,7 +75,7 @@ def backward(
     if step is not None and not _in_rows(problem):  # a step needs the memory of the weights
         return descended(problem, backward(problem, dy, wanted, saved), step)
     if saved is None:
-        _, saved = forward(problem)
+        _, saved = forward(problem._replace(w_out=None, b_out=None), output=False)
         assert saved is not None
     p, (B, n, G, K, n_out) = problem, _sizes(problem)
     x, w_in = p.x.contiguous(), p.w_in.contiguous()
@@ -96,6 +98,8 @@ def backward(
     sizes = (slots, B, G, K, n, n_out)
     flags = (not probed, False, p.relu)
     run("backward", x.dtype, *tensors, *targets, *sizes, *flags, lr, most, C, T)
+    inner, outer = wanted.x + wanted.w_in, 1 + wanted.w_out
+    tell(p.gates, K * (inner * n + outer * n_out))
     return g if step is None else Gradients(x=g.x, gates=g.gates)
 
 
@@ -111,6 +115,7 @@ def _probe(problem: Problem, dy: Tensor, probe: Tensor, out: Tensor) -> None:
     tensors = (at(dy), 0, at(w_in), at(w_out), ints.data_ptr(), floats.data_ptr())
     targets, sizes = (0, at(out), 0, 0, 0, 0), (slots, B, G, K, n, n_out)
     run("backward", out.dtype, *tensors, *targets, *sizes, True, True, p.relu, -1.0, 0.0, C, T)
+    tell(weights, K * n_out)
 
 
 def _target(w: Tensor | None, wanted: bool, step: Step | None) -> Tensor | None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from hardgate.reproduce import board, together
 from hardgate.reproduce.command import (
     DEFAULT_JOBS,
     REFUSALS,
@@ -37,8 +38,13 @@ def reproduce_command(
         int, typer.Option(min=1, help="How many seeds of each row, counted from --seed.")
     ] = 1,
     jobs: Annotated[
-        int, typer.Option(min=1, help="Rows side by side; the cores are shared out among them.")
-    ] = DEFAULT_JOBS,
+        int | None,
+        typer.Option(
+            min=1,
+            help="Rows side by side; the cores are shared out among them.",
+            show_default=str(DEFAULT_JOBS),
+        ),
+    ] = None,
     dataset: Annotated[str, typer.Option(help="mnist or fashion-mnist.")] = "mnist",
     data: Annotated[
         Path | None,
@@ -60,6 +66,9 @@ def reproduce_command(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start these rows anew; removes what they left.")
     ] = False,
+    tensorboard: Annotated[
+        bool, typer.Option("--tensorboard", help="Also write curves for TensorBoard, by epoch.")
+    ] = False,
 ) -> None:
     """Train the paper's network with each of its gaters; print both tables.
 
@@ -74,6 +83,8 @@ def reproduce_command(
     the same bits. Other settings for rows that are there already are refused:
     type --fresh, or another --out.
 
+    Under torchrun all processes train one row together.
+
     Examples:
 
         hardgate reproduce
@@ -83,17 +94,26 @@ def reproduce_command(
         hardgate reproduce --preset paper --seeds 3 --out runs --json all.json
 
         hardgate reproduce --row best --set lr=0.05 --out trial
+
+        torchrun --nproc-per-node=4 -m hardgate reproduce --row dense --set batch=128
     """
+    if together.launched() and not together.is_first():
+        raise typer.Exit(together.follow())
     console = Console()
     try:
-        changes = _changes(change or [], epochs)
-        jobs_ = plan(row or [], range(seed, seed + seeds), preset, changes, out, dataset, jobs)
+        changes, range_ = _changes(change or [], epochs), range(seed, seed + seeds)
+        width = together.here() if together.launched() else jobs or DEFAULT_JOBS
+        jobs_ = plan(row or [], range_, preset, changes, out, dataset, width, tensorboard)
         source = Source(dataset, data)
+        if together.launched():
+            together.check(jobs_, jobs)
+        if tensorboard:
+            board.check()
         if json_file is not None:
             writable(json_file)
         if fresh:
             discard(jobs_)
-        code = reproduce(jobs_, jobs, source, json_file, console)
+        code = reproduce(jobs_, width, source, json_file, console)
     except SettingsError as error:
         raise typer.BadParameter(str(error)) from None
     except REFUSALS as error:

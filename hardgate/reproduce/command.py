@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
+from hardgate.reproduce import together
 from hardgate.reproduce.checkpoint import SaveError, dump, write
 from hardgate.reproduce.data import DataError, load
 from hardgate.reproduce.display import Plain, Watch
@@ -50,6 +51,7 @@ def plan(
     out: Path,
     dataset: str,
     jobs: int,
+    tensorboard: bool = False,
 ) -> list[Job]:
     """The jobs, in the order of the table; raises `SettingsError` before anything runs."""
     threads = max(1, CORES // jobs)
@@ -59,7 +61,7 @@ def plan(
         check(settings)
         for seed in seeds:
             folder = out / f"{dataset}-{preset}" / f"{row}-{seed}"
-            planned.append(Job(row, seed, settings, preset, folder, threads))
+            planned.append(Job(row, seed, settings, preset, folder, threads, tensorboard))
     return planned
 
 
@@ -97,11 +99,15 @@ def reproduce(
         the exit code: 0, 1 if a row failed, 130 after Ctrl-C.
     """
     load(source.name, source.directory, say=lambda message: _print(console, message))
-    display = Watch(console, jobs) if console.is_terminal else Plain(console)
+    shared = together.launched()
+    display = Watch(console, jobs) if console.is_terminal and not shared else Plain(console)
     stopped = False
     try:
         with display if isinstance(display, Watch) else nullcontext():
-            run_jobs(sorted(jobs, key=_cost, reverse=True), width, source, display)
+            if shared:
+                together.train_together(jobs[0], source, display)
+            else:
+                run_jobs(sorted(jobs, key=_cost, reverse=True), width, source, display)
     except KeyboardInterrupt:
         stopped = True
     records = [display.records[job] for job in jobs if job in display.records]

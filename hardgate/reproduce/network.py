@@ -82,13 +82,15 @@ class Gated(nn.Module):
             self.layer.out.weight.mul_(settings.out_init)
         self.input_dropout = nn.Dropout(settings.input_dropout)
         self.hidden_dropout = nn.Dropout(settings.hidden_dropout)
+        self.mixed = settings.precision != "float32"
         gater.register_forward_hook(self._drop)
         gater.unit.register_forward_hook(self._count)
         self._on = self._seen = 0
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits `[B, classes]` for x `[B, features]`."""
-        y: Tensor = self.layer(self.input_dropout(x))
+        with _products(self):  # of the gater: the experts' are in fp32
+            y: Tensor = self.layer(self.input_dropout(x))
         return y
 
     @property
@@ -124,14 +126,16 @@ class Dense(nn.Module):
         self.input_dropout = nn.Dropout(settings.input_dropout)
         self.hidden_dropout = nn.Dropout(settings.hidden_dropout)
         gains = {self.experts: settings.expert_init, self.out: settings.out_init}
+        self.mixed = settings.precision != "float32"
         for layer, gain in gains.items():
             nn.init.xavier_uniform_(layer.weight, gain)
             nn.init.zeros_(layer.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits `[B, classes]` for x `[B, features]`."""
-        h = torch.relu(self.experts(self.input_dropout(x)))
-        y: Tensor = self.out(self.hidden_dropout(h))
+        with _products(self):
+            h = torch.relu(self.experts(self.input_dropout(x)))
+            y: Tensor = self.out(self.hidden_dropout(h))
         return y
 
     def density(self) -> float:
@@ -140,6 +144,11 @@ class Dense(nn.Module):
 
 
 Network = Gated | Dense
+
+
+def _products(network: Network) -> torch.autocast:
+    """The precision of the products: bf16 in training, where the settings ask for it."""
+    return torch.autocast("cpu", torch.bfloat16, enabled=network.mixed and network.training)
 
 
 def build(settings: Settings, x: Tensor, classes: int) -> Network:

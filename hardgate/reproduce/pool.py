@@ -25,7 +25,7 @@ from hardgate.reproduce.lock import LockedError
 from hardgate.reproduce.record import MismatchError
 from hardgate.reproduce.train import DivergedError, Job, Progress, train
 
-_EXPECTED = (
+EXPECTED = (
     SaveError,
     DataError,
     LockedError,
@@ -140,7 +140,7 @@ def _work(job: Job, source: Source, connection: Connection) -> None:
             say=lambda message: send("say", message),
         )
         send("done", record)
-    except _EXPECTED as error:
+    except EXPECTED as error:
         send("failed", str(error))
     except Exception as error:
         send("say", traceback.format_exc())

@@ -24,7 +24,7 @@ class MismatchError(ValueError):
 
 
 def identity(
-    row: str, seed: int, settings: Settings, threads: int, data: Dataset
+    row: str, seed: int, settings: Settings, threads: int, processes: int, data: Dataset
 ) -> dict[str, Any]:
     """What must agree for a run to be carried on, or taken as finished."""
     return {
@@ -33,12 +33,13 @@ def identity(
         "row": row,
         "seed": seed,
         "threads": threads,
+        "processes": processes,
         "settings": asdict(settings),
     }
 
 
 def finished(path: Path, same: dict[str, Any]) -> dict[str, Any] | None:
-    """The record of this very run, if it is there; with how many threads does not matter."""
+    """The record of this very run, if it is there; however many threads it had."""
     if not path.exists():
         return None
     try:
@@ -51,7 +52,11 @@ def finished(path: Path, same: dict[str, Any]) -> dict[str, Any] | None:
 
 def check_same(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
     """Refuse to carry on what was started in another way, and say what differs."""
-    before, after = _flat(old), _flat(new)
+    # What an earlier version did not note was what it is by default.
+    old = {"processes": 1, **old}
+    before, after = {**asdict(Settings()), **_flat(old)}, _flat(new)
+    if max(old["processes"], new["processes"]) > 1:  # the same to rounding, whatever they are
+        after.update({key: before.get(key) for key in ("threads", "processes")})
     different = [
         f"{key} {before.get(key)!r} → {after[key]!r}"
         for key in after

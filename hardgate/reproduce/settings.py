@@ -12,6 +12,7 @@ class SettingsError(ValueError):
     """A setting, row or preset that does not exist, or a value it cannot have."""
 
 
+PRECISIONS = ("float32", "bfloat16")
 _ALMOST_ONE = 1 - 1e-9
 _RANGES = (
     ("hidden bottleneck batch epochs", 1, 10**9),
@@ -75,6 +76,7 @@ class Settings:
     momentum: float = 0.0  # of SGD, from `momentum_epochs` on
     momentum_start: float = 0.5  # in the first epoch, where `momentum` is not 0; it rises linearly
     momentum_epochs: int = 20  # the epochs of that rise
+    precision: str = "float32"  # of the products in training: "float32", or "bfloat16" by autocast
 
     def __post_init__(self) -> None:
         for names, low, high in _RANGES:
@@ -82,6 +84,10 @@ class Settings:
                 if not low <= getattr(self, name) <= high:
                     got = getattr(self, name)
                     raise SettingsError(f"{name} expected a value in [{low}, {high}], got {got!r}.")
+        if self.precision not in PRECISIONS:
+            raise SettingsError(
+                f"precision expected one of {', '.join(PRECISIONS)}, got {self.precision!r}."
+            )
 
     def learning_rate(self, epoch: float) -> float:
         """The learning rate when this many epochs are done; the fraction is that of the next."""
@@ -207,13 +213,17 @@ ROWS: dict[str, Settings] = {
         unit="stochastic_binary",
         sparsity_weight=1.0,
         target=0.097,
-        gater_lr=0.004,
-        gater_init=5.0,
+        gater_lr=0.0005,
+        gater_init=6.0,
+        bottleneck_init=1.5,
+        out_init=1.0,
         gate_max_norm=0.0,
         bottleneck_max_norm=0.0,
-        lr=0.25,
-        epochs=22,
-        decay_start=6,
+        out_max_norm=3.0,
+        average=0.9998,
+        lr=0.8,
+        epochs=24,
+        decay_start=16,
     ),
     "rectifier": replace(_RECTIFIER, epochs=20, decay_start=10),
     "sigmoid_noise": replace(_SIGMOID, noise=1.0),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,8 +12,8 @@ from torch import Tensor
 from hardgate import FusedSGD
 from hardgate.reproduce.evaluate import Evaluation
 from hardgate.reproduce.network import Gated, Network, build, limit_norms_
-from hardgate.reproduce.record import check_same
 from hardgate.reproduce.settings import Settings
+from hardgate.reproduce.share import Share
 
 if TYPE_CHECKING:
     from hardgate.reproduce.data import Split
@@ -31,13 +30,15 @@ class Run:
     Args:
         settings: the row's.
         train: the training images; the first few start the gates' biases.
+        share: of this process, where several train together.
     """
 
-    def __init__(self, settings: Settings, train: Split) -> None:
-        self.settings = settings
+    def __init__(self, settings: Settings, train: Split, share: Share | None = None) -> None:
+        self.settings, self.share = settings, share or Share()
         self.model = build(settings, train.x[:_START], int(train.y.max()) + 1)
         self.averaged = copy.deepcopy(self.model) if settings.average else None
-        self.optimiser = _optimiser(self.model, settings)
+        self.forward = self.share.wrap(self.model)  # what training calls
+        self.optimiser = _optimiser(self.model, settings, self.share)
         self.best: dict[str, Tensor] = {}
         self.curves: dict[str, list[float]] = {name: [] for name in CURVES}
         self.steps = 0
@@ -116,17 +117,11 @@ class Run:
         """The rest."""
         return {"steps": self.steps, "curves": self.curves}
 
-    def resume(
-        self,
-        saved: tuple[dict[str, Tensor], dict[str, Any]] | None,
-        same: dict[str, Any],
-        folder: Path,
-    ) -> None:
-        """Take over a checkpoint, if there is one, after a check that it is of the same run."""
+    def resume(self, saved: tuple[dict[str, Tensor], dict[str, Any]] | None) -> None:
+        """Take over a checkpoint, if there is one."""
         if saved is None:
             return
         tensors, state = saved
-        check_same(state, same, folder)
         self.model.load_state_dict(_part(tensors, "model"))
         if self.averaged is not None:
             self.averaged.load_state_dict(_part(tensors, "averaged"))
@@ -155,9 +150,10 @@ def _part(tensors: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
     return {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
 
 
-def _optimiser(model: Network, settings: Settings) -> torch.optim.SGD:
+def _optimiser(model: Network, settings: Settings, share: Share) -> torch.optim.SGD:
     """FusedSGD where it can do what the settings ask for, else SGD; the gater has its own rate."""
-    if isinstance(model, Gated) and settings.momentum == 0:
+    plain = settings.momentum == 0 and share.world == 1
+    if isinstance(model, Gated) and plain:
         fused = FusedSGD(model, settings.lr, gater_lr=settings.lr * settings.gater_lr)
         for group, scale in zip(fused.param_groups, (1.0, settings.gater_lr), strict=True):
             group["scale"] = scale

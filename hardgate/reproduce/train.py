@@ -5,26 +5,30 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from hardgate import score_loss, sparsity_loss
 from hardgate.reproduce import checkpoint
+from hardgate.reproduce.board import Board
 from hardgate.reproduce.checkpoint import Say
 from hardgate.reproduce.evaluate import calibrate, evaluate
 from hardgate.reproduce.lock import lock
-from hardgate.reproduce.record import finished, identity, make_record
+from hardgate.reproduce.record import check_same, finished, identity, make_record
 from hardgate.reproduce.settings import Settings
+from hardgate.reproduce.share import Share
 from hardgate.reproduce.state import Run
 
 if TYPE_CHECKING:
     from hardgate.reproduce.data import Dataset, Split
 
-RECORD, WEIGHTS = "record.json", "weights.safetensors"
+RECORD, WEIGHTS, BOARD = "record.json", "weights.safetensors", "tensorboard"
 _TELL_EVERY = 0.3  # seconds
 
 
@@ -38,6 +42,7 @@ class Job:
     preset: str
     folder: Path
     threads: int = 1
+    tensorboard: bool = False  # also write the curves for TensorBoard
 
 
 @dataclass(frozen=True)
@@ -61,36 +66,49 @@ class DivergedError(RuntimeError):
 Tell = Callable[[Progress], None]
 
 
-def train(job: Job, data: Dataset, tell: Tell, say: Say) -> dict[str, Any]:
+def train(
+    job: Job, data: Dataset, tell: Tell, say: Say, share: Share | None = None
+) -> dict[str, Any]:
     """Train a row to its end, from its last checkpoint if there is one.
 
     Whenever it is killed, the same call carries on and ends with the same bits, given the same
-    number of threads.
+    number of threads; to rounding where several processes had a share in it.
 
     Args:
         job: the row.
         data: what to train, validate and test on.
         tell: given the progress a few times a second.
         say: given what the user should read, such as that a checkpoint was damaged.
+        share: of this process where several train the row; only the first reads and writes files.
 
     Returns:
-        the record, which is also in `record.json`, beside `weights.safetensors`.
+        the record, which is also in `record.json`, beside `weights.safetensors`; processes other
+        than the first may return an empty one.
     """
-    with lock(job.folder):
-        same = identity(job.row, job.seed, job.settings, job.threads, data)
-        record = finished(job.folder / RECORD, same)
-        if record is not None:
-            return record
-        torch.set_num_threads(job.threads)
-        torch.manual_seed(job.seed)
-        run = Run(job.settings, data.train)
-        run.resume(checkpoint.load(job.folder, say), same, job.folder)
-        while run.epoch < job.settings.epochs:
-            advance(run, data, tell)
-            checkpoint.save(job.folder, run.epoch, run.tensors(), {**same, **run.state()})
-            tell(_progress(run, 0.0, run.last("train_loss")))
-        record = make_record(run, data, job.preset, same)
-        _finish(job.folder, run, record)
+    share = share or Share()
+    with lock(job.folder) if share.first else nullcontext():
+        same = identity(job.row, job.seed, job.settings, job.threads, share.world, data)
+        record = share.told(lambda: finished(job.folder / RECORD, same))
+        drawn = job.tensorboard and share.first
+        board = Board(job.folder / BOARD, job.settings) if drawn else None
+        if record is None:
+            torch.set_num_threads(job.threads)
+            torch.manual_seed(job.seed)
+            run = Run(job.settings, data.train, share)
+            run.resume(share.told(lambda: _saved(job.folder, same, say)))
+            while run.epoch < job.settings.epochs:
+                advance(run, data, tell)
+                if share.first:
+                    checkpoint.save(job.folder, run.epoch, run.tensors(), {**same, **run.state()})
+                if board is not None:
+                    board.write(run.curves)
+                tell(_progress(run, 0.0, run.last("train_loss")))
+            if not share.first:
+                return {}
+            record = make_record(run, data, job.preset, same)
+            _finish(job.folder, run, record)
+        if board is not None:
+            board.finish(record)
         return record
 
 
@@ -105,24 +123,37 @@ def advance(run: Run, data: Dataset, tell: Tell) -> None:
 
 def _epoch(run: Run, train: Split, tell: Tell) -> tuple[float, float]:
     """One pass over the training images: mean cross-entropy and density, both as trained."""
-    settings, model = run.settings, run.model.train()
-    batches = torch.randperm(len(train.y)).split(settings.batch)
-    total, seen, told = 0.0, 0, time.monotonic()
-    for step, index in enumerate(batches):
+    share, model = run.share, run.model.train()
+    batches = torch.randperm(len(train.y)).split(run.settings.batch)
+    total, seen, own, told = 0.0, 0, 0, time.monotonic()
+    for step, batch in enumerate(batches):
         run.schedule(step / len(batches))
-        losses = cross_entropy(model(train.x[index]), train.y[index], reduction="none")
-        loss = losses.mean()
-        total, seen = total + losses.detach().sum().item(), seen + len(index)
+        index = share.take(batch)
+        logits = run.forward(train.x[index]).float()
+        losses = cross_entropy(logits, train.y[index], reduction="none")
+        (added,) = share.total(losses.detach().sum().item())
+        total, seen, own = total + added, seen + len(batch), own + len(index)
         if not math.isfinite(total):  # before the backward pass, where FusedSGD steps
             raise DivergedError(
-                f"the loss is {loss.item()} in epoch {run.epoch + 1}, step {step + 1}"
+                f"the loss is {added / len(batch)} in epoch {run.epoch + 1}, step {step + 1}"
             )
-        (loss + score_loss(model, losses) + sparsity_loss(model)).backward()
+        loss = share.weight() * (losses.mean() + score_loss(model, losses))
+        (loss + sparsity_loss(model)).backward()
         run.step()
         if time.monotonic() > told + _TELL_EVERY:
             told = time.monotonic()
             tell(_progress(run, step / len(batches), total / seen))
-    return total / seen, model.density()
+    return total / seen, share.total(model.density() * (own / seen))[0]
+
+
+def _saved(
+    folder: Path, same: dict[str, Any], say: Say
+) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    """The last checkpoint, after a check that it is of the same run."""
+    saved = checkpoint.load(folder, say)
+    if saved is not None:
+        check_same(saved[1], same, folder)
+    return saved
 
 
 def _progress(run: Run, part: float, loss: float) -> Progress:

@@ -58,7 +58,8 @@ class AdaptiveL1(Controller):
         self.register_buffer("weight", torch.tensor(positive("weight", weight)))
 
     def penalty(self, unit: Unit, a: Tensor, h: Tensor) -> Tensor:
-        penalty = self.weight.clone() * examples(widen(h)).abs().sum(-1).mean()
+        size = mean(examples(widen(h)).abs().sum(-1), self.synchronised)
+        penalty = self.weight.clone() * size
         if self.training:
             on = mean(examples((h.detach() != 0).float()), self.synchronised)
             self._adapt(on.mean())

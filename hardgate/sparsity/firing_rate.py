@@ -67,7 +67,7 @@ class FiringRate(Controller):
             self._track(fired)
         push = ((self.average() - self.rate) / self.rate).clamp(-1, 1) * self.strength
         (layer,) = self._layer
-        moved = examples(widen(a)).mean(0) if layer is None else layer.bias
+        moved = mean(examples(widen(a)), self.synchronised) if layer is None else layer.bias
         term = (push.to(moved) * moved).sum()
         return term - term.detach()
 
