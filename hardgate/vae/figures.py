@@ -44,7 +44,7 @@ def figures(
         paths.append(folder / "vae-variance.png")
         fig, axis = plt.subplots(figsize=(9, 5.5), layout="constrained")
         _along(axis, variance, style)
-        _finish(fig, axis, "Variance of the gradient at the encoder's logits, one trajectory")
+        _finish(fig, axis, "Variance of the gradient at the encoder's logits")
         fig.savefig(paths[1], dpi=120)
         plt.close(fig)
     return paths
@@ -77,4 +77,4 @@ def _along(axis: Any, variance: Sequence[dict[str, Any]], style: dict[str, dict[
 def _finish(fig: Any, axis: Any, title: str) -> None:
     handles, labels = axis.get_legend_handles_labels()
     fig.legend(handles, labels, loc="outside right upper", fontsize=8)
-    fig.suptitle(title, fontsize=11)
+    fig.suptitle(title, fontsize=11, x=0.05, ha="left")  # the legend is on the right
