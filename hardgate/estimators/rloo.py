@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from hardgate.estimators._estimator import (
-    Context,
-    Estimate,
-    Loss,
-    ManySamples,
-    Noise,
-    leave_one_out,
-    sample,
-)
+from hardgate.estimators._estimator import Context, Estimate, Loss, ManySamples, Noise, sample
+from hardgate.estimators._leave_one_out import rloo
 from hardgate.exact import losses_of
 from hardgate.units._unit import single
 
 
 class RLOO(ManySamples):
-    """g = mean_k (f(b_k) - mean_{j≠k} f(b_j)) (b_k - p).
+    """g = mean_k (f(b_k) - mean_{j≠k} f(b_j)) (b_k - p) = Σ_k (f(b_k) - f̄) b_k / (K - 1).
 
-    Needs values of f only, and learns nothing.
+    f̄ = mean_j f(b_j). Needs values of f only, and learns nothing.
 
     Args:
         samples: K ≥ 2.
 
     Example:
-        >>> import hardgate
+        >>> import torch, hardgate
         >>> a = torch.zeros(3, requires_grad=True)
         >>> hardgate.expectation(lambda b: b.sum(-1), a, RLOO(samples=4)).backward()
         >>> tuple(a.grad.shape)
@@ -45,6 +37,4 @@ class RLOO(ManySamples):
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
         b = sample(a, single(noise))  # [K, ..., D]
         losses = losses_of(f, b)
-        L = losses.detach()
-        advantage = (L - leave_one_out(L)).unsqueeze(-1)
-        return Estimate(losses.mean(0), (advantage * (b - torch.sigmoid(a))).mean(0))
+        return Estimate(losses.mean(0), rloo(losses.detach(), b))  # p cancels
