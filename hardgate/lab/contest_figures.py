@@ -76,6 +76,8 @@ def _cost(axis: Any, played: Round, style: Any, cost: Any, label: str) -> None:
         error = min(m.variance_error, 0.99 * m.variance)
         axis.errorbar(cost(row), m.variance, error, capsize=2, ls="", ms=6, **style[row.estimator])
     axis.set(xscale="log", yscale="log", xlabel=label, ylabel="variance")
+    costs = [cost(row) for row in rows] or [1.0]
+    axis.set_xlim(min(costs) / 1.2, max(costs) * 1.2)  # matplotlib's own may be empty for one point
     axis.xaxis.set_major_formatter("{x:g}")
     low, high = axis.get_xlim()
     axis.xaxis.set_minor_formatter("{x:g}" if high < 20 * low else "")

@@ -53,7 +53,7 @@ def finished(path: Path, same: dict[str, Any]) -> dict[str, Any] | None:
 def check_same(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
     """Refuse to carry on what was started in another way, and say what differs."""
     # What an earlier version did not note was what it is by default.
-    old = {"processes": 1, **old}
+    old, new = {"processes": 1, **old}, {"processes": 1, **new}
     before, after = {**asdict(Settings()), **_flat(old)}, _flat(new)
     if max(old["processes"], new["processes"]) > 1:  # the same to rounding, whatever they are
         after.update({key: before.get(key) for key in ("threads", "processes")})
