@@ -22,7 +22,7 @@ MANY = 2**30  # gates that the kernels' index, of 32 bits, can hold
 
 def break_even(batch: int) -> float:
     """The density above which dense products win: large batches keep their kernels busier."""
-    return 0.5 if batch < 128 else 0.35
+    return 0.7 if batch < 128 else 0.35
 
 
 class Path(NamedTuple):
