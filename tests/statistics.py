@@ -2,8 +2,8 @@
 
 A test compares the mean of n draws with a known value and looks at the largest |z| over its
 coordinates, z = (mean - truth) / (std / √n). Seeds are fixed, so a passing test goes on passing;
-`Z_LEVEL` says how often a *right* implementation would have failed under another seed: with at
-most 2000 z-scores in the whole suite, P(any |z| > 5.5) ≤ 2000 · 3.8e-8 < 1e-4.
+`Z_LEVEL` says how often a *right* implementation would have failed under another seed: with some
+4200 z-scores (counted) and at most 5000, P(any |z| > 5.5) ≤ 5000 · 3.8e-8 < 2e-4.
 Counts of rare events stay above n·p = 20, where the normal approximation holds.
 A wrong implementation has to be *seen*: negative controls demand |z| > `Z_WRONG`.
 """
