@@ -12,6 +12,7 @@ from torch import Tensor
 import hardgate
 from hardgate import AdaptiveL1, ConditionalMLP, FiringRate, KLTarget, score_loss, sparsity_loss
 from hardgate.sparsity._controller import Controller
+from tests.test_transforms import TORCH_JIT
 
 CONTROLLERS: dict[str, Callable[[], Controller] | None] = {
     "none": None,
@@ -39,8 +40,6 @@ CASES = [
     for name in CONTROLLERS
     if (unit in REFUSED, name) != (True, "KLTarget")
 ]
-# torch's own: loading inductor still scripts something.
-TORCH_JIT = "ignore:`torch.jit.script(_method)?` is deprecated:DeprecationWarning"
 
 
 def network(unit: str, controller: str) -> ConditionalMLP:

@@ -70,10 +70,10 @@ def kernels() -> ModuleType:
                 import numba.np.ufunc.omppool
 
                 config.THREADING_LAYER = "omp"
-            from hardgate.kernels import call, chunk, cpu, index, share, vectors
+            from hardgate.kernels import call, chunk, cpu, index, room, share, vectors
 
-            _check_called(share, chunk, index, vectors)
-            _check_called(cpu, call, chunk, index, share, vectors)
+            _check_called(share, chunk, index, room, vectors)
+            _check_called(cpu, call, chunk, index, room, share, vectors)
             if sys.platform != "win32":
                 os.register_at_fork(after_in_child=_mark_forked)
 

@@ -16,10 +16,11 @@ from numba import njit, prange
 
 from hardgate.kernels import chunk, index, share
 from hardgate.kernels.call import call
+from hardgate.kernels.room import BLOCK, NARROW
 
 # Numba's cache on disk watches the file of a function and nothing else, so this file has to change
 # when those it calls do: `hardgate.kernels.compiler` holds them together.
-CALLED = "6b1078d4a9d05ed7"
+CALLED = "26f06176469f432d"
 
 _serial = njit(cache=True, **index.OPTIONS)
 _parallel = njit(cache=True, parallel=True, **index.OPTIONS)
@@ -77,9 +78,9 @@ def forward(up, down, y, x, gates, w_in, b_in, w_out, b_out, ints, floats, slots
 
     Without a w_out y is S; with one of no columns, nothing.
     """
-    room, at_once = share.length(slots, C, B), O > 0 and (K < share.BLOCK or O <= share.NARROW)
-    lists = np.empty(slots * (C + B + 2) + 3 * room if ints == 0 else 0, np.int32)
-    values = np.empty((2 * K + 1) * room if floats == 0 else 0, type(zero))
+    room, at_once = share.length(slots, C, B), O > 0 and (K < BLOCK or O <= NARROW)
+    lists = np.empty(share.of_index(slots, C, B, room) if ints == 0 else 0, np.int32)
+    values = np.empty(share.of_values(K, room) if floats == 0 else 0, type(zero))
     parts = _parts(at_once, T, B, O, zero)
     index_at, values_at = _at(lists) if ints == 0 else ints, _at(values) if floats == 0 else floats
     parts_at, rectified = _at(parts) if at_once else 0, np.int64(relu)
@@ -98,7 +99,7 @@ def forward(up, down, y, x, gates, w_in, b_in, w_out, b_out, ints, floats, slots
 @_serial
 def _pad(dy, B, n, zero):
     """Short rows with zeros at their end, so that they are whole vectors; nothing for others."""
-    out = np.zeros((B if 0 < n <= share.NARROW else 0, (n + 7) // 8 * 8), type(zero))
+    out = np.zeros((B if 0 < n <= NARROW else 0, (n + 7) // 8 * 8), type(zero))
     rows = share.matrix(dy, B, n, zero)
     for b in range(out.shape[0]):
         for o in range(n):
@@ -125,7 +126,7 @@ def backward(back, down, weigh, dy, x, w_in, w_out, ints, floats, dx, dgates, dw
 
     The gradient of a gate that is probed is weighted by what it was probed with.
     """
-    at_once, cleared, probed = dx != 0 and K < share.BLOCK, np.int64(clear), np.int64(weighted)
+    at_once, cleared, probed = dx != 0 and K < BLOCK, np.int64(clear), np.int64(weighted)
     dH, parts = np.empty(K * share.length(slots, C, B), type(zero)), _parts(at_once, T, B, n, zero)
     short = _pad(dy, B, O, zero)
     dH_at, parts_at = _at(dH), _at(parts) if at_once else 0

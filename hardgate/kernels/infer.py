@@ -14,7 +14,8 @@ from torch._C import _functorch as functorch
 from hardgate.kernels import dense, path
 from hardgate.kernels.compiler import run, tracing, unavailable
 from hardgate.kernels.flops import tell
-from hardgate.kernels.sparse import BLOCK, NARROW, chunks, count
+from hardgate.kernels.room import BLOCK, NARROW
+from hardgate.kernels.sparse import chunks, count
 
 _FLOATS = (torch.float32, torch.float64)
 

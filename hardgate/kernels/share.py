@@ -14,20 +14,19 @@ from __future__ import annotations
 import numpy as np
 from numba import carray, njit
 
-from hardgate.kernels import chunk, index, vectors
+from hardgate.kernels import chunk, index, room, vectors
+from hardgate.kernels.room import LINE, NARROW
 
 # Numba's cache on disk watches the file of a function and nothing else, so this file has to change
 # when those it calls do: `hardgate.kernels.compiler` holds them together.
-CALLED = "157b82e9e9fd1780"
+CALLED = "0f25e87d97e2c7cc"
 
 _serial = njit(**index.OPTIONS)
 
-LINE = 16  # numbers, of which a cache line holds no more
-NARROW = 32  # outputs up to which rows are padded to whole vectors
 SLAB = 2**16  # numbers of the output that blocks add to at a time: they stay in the cache
-BLOCK = 4  # units of a gate from which its rows serve several examples at once
 
 _scan = index.scan
+length, of_index, of_values = _serial(room.length), _serial(room.of_index), _serial(room.of_values)
 
 
 @_serial
@@ -49,30 +48,24 @@ def _first(slots, T, t):
 
 
 @_serial
-def length(slots, C, B):
-    """Of a list; the rows of a block's lists must not all fall into one set of the cache."""
-    return slots * C * B + LINE
-
-
-@_serial
 def _lists(address, slots, C, B):
     """begin and off by slot; example, gate and place by entry."""
-    ints = vector(address, slots * (C + B + 2) + 3 * length(slots, C, B), np.int32(0))
-    room, begin, off = length(slots, C, B), slots * (C + 1), slots * (C + B + 2)
+    begin, off, n = slots * (C + 1), slots * (C + B + 2), length(slots, C, B)
+    ints = vector(address, of_index(slots, C, B, n), np.int32(0))
     return (
         ints[:begin].reshape(slots, C + 1),
         ints[begin:off].reshape(slots, B + 1),
-        ints[off : off + room],
-        ints[off + room : off + 2 * room],
-        ints[off + 2 * room : off + 3 * room],
+        ints[off : off + n],
+        ints[off + n : off + 2 * n],
+        ints[off + 2 * n :],
     )
 
 
 @_serial
-def _values(address, room, K, zero):
+def _values(address, n, K, zero):
     """value, H, S."""
-    floats = vector(address, (2 * K + 1) * room, zero)
-    return floats[:room], floats[room : (K + 1) * room], floats[(K + 1) * room :]
+    floats = vector(address, of_values(K, n), zero)
+    return floats[:n], floats[n : (K + 1) * n], floats[(K + 1) * n :]
 
 
 @_serial

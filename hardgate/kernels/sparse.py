@@ -10,11 +10,11 @@ from torch import Tensor
 from hardgate.kernels.compiler import run, threads
 from hardgate.kernels.flops import tell
 from hardgate.kernels.problem import Gradients, Problem, Wanted
+from hardgate.kernels.room import BLOCK, NARROW, length, of_index, of_values
 from hardgate.kernels.update import Step, descended
 
 _ENOUGH = 2**15  # gates that are looked at to know how many are on
 _UNITS = 128  # of a chunk: few enough to stay in the cache, enough to make it worth while
-NARROW, BLOCK, LINE = 32, 4, 16  # as in `hardgate.kernels.share`
 
 
 class Saved(NamedTuple):
@@ -55,9 +55,9 @@ def forward(
     w_out, b_in, b_out = _contiguous(p.w_out), _contiguous(p.b_in), _contiguous(p.b_out)
     (C, slots, T), saved = chunks(G, K), None
     if keep:
-        room = slots * C * B + LINE
-        ints = torch.empty(slots * (C + B + 2) + 3 * room, dtype=torch.int32)
-        saved = Saved(ints, x.new_empty((2 * K + 1) * room), slots, C, T)
+        n_list = length(slots, C, B)
+        ints = torch.empty(of_index(slots, C, B, n_list), dtype=torch.int32)
+        saved = Saved(ints, x.new_empty(of_values(K, n_list)), slots, C, T)
         places = (ints.data_ptr(), saved.floats.data_ptr(), slots)
     else:  # a second pass needs the index of all chunks
         places = (0, 0, slots if K >= BLOCK and n_out > NARROW else T)

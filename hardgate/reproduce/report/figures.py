@@ -44,7 +44,7 @@ def _sparsity(experiment: Experiment) -> Picture:
         "and fixed for the others (KL). Rows that nothing holds sparse are not shown.",
         _there(
             curve(rows, "density", "Gates on in training", "%", 100.0, targets),
-            curve(rows, "weight", "Weight λ of the sparsity penalty", "λ"),
+            curve(rows, "weight", "Weight λ of the penalty", "λ"),
         ),
     )
 

@@ -1,0 +1,22 @@
+"""How the kernels lay out what they keep: written once, for Python, which makes room, and Numba."""
+
+from __future__ import annotations
+
+NARROW = 32  # outputs up to which rows are padded to whole vectors
+BLOCK = 4  # units of a gate from which its rows serve several examples at once
+LINE = 16  # numbers, of which a cache line holds no more
+
+
+def length(slots: int, C: int, B: int) -> int:
+    """Of a list; the rows of a block's lists must not all fall into one set of the cache."""
+    return slots * C * B + LINE
+
+
+def of_index(slots: int, C: int, B: int, n: int) -> int:
+    """begin and off for each slot; example, gate and place in lists of length n."""
+    return slots * (C + B + 2) + 3 * n
+
+
+def of_values(K: int, n: int) -> int:
+    """g, and H and S of the K units of a block, in lists of length n."""
+    return (2 * K + 1) * n
