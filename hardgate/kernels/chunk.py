@@ -28,20 +28,29 @@ def at(numbers):
 
 
 @_serial
-def products(out, ld, p, count, w, K, n, x, example, bias, zero):
+def on_from(c, begin, width):
+    """The first gate from c on that has entries; `width` if none has."""
+    while c < width and begin[c + 1] == begin[c]:
+        c += 1
+    return c
+
+
+@_serial
+def products(out, ld, p, count, w, K, n, x, example, bias, ahead, zero):
     """out[r, p…] = w[r] · x[example] + bias[r], over `count` > 0 entries from p.
 
-    w and bias are the addresses of the first of K rows and numbers.
+    w and bias are the addresses of the first of K rows and numbers, `ahead` that of the rows after.
     """
     size, r = out.itemsize, 0
     i, first = at(example) + 4 * p, at(out) + size * p
     while r + 4 <= K:
         _tiles(w + size * r * n, n, at(x), n, i, count, n, first + size * r * ld, ld,
-               bias + size * r, zero)  # fmt: skip
+               bias + size * r, 0, zero)  # fmt: skip
         r += 4
     while r < K:
-        _dots(w + size * r * n, n, at(x), n, i, count, n, first + size * r * ld, ld,
-              bias + size * r, zero)  # fmt: skip
+        row = w + size * r * n
+        _dots(row, n, at(x), n, i, count, n, first + size * r * ld, ld, bias + size * r,
+              row + size * n if r + 1 < K else ahead, zero)  # fmt: skip
         r += 1
 
 
@@ -156,10 +165,11 @@ def differentiate(dS, ld, K, dy, w_out, low, high, begin, example, outgoing, not
         elif count > 0 and outgoing.shape[1] > 0:
             padded(w_out, (low + c) * K, outgoing)
             products(dS, ld, p, count, at(outgoing), K, outgoing.shape[1], dy, example,
-                     at(nothing), zero)  # fmt: skip
+                     at(nothing), at(outgoing), zero)  # fmt: skip
         elif count > 0:
-            products(dS, ld, p, count, at(w_out) + size * (low + c) * K * n, K, n, dy,
-                     example, at(nothing), zero)  # fmt: skip
+            row = at(w_out) + size * (low + c) * K * n
+            products(dS, ld, p, count, row, K, n, dy, example, at(nothing), row + size * K * n,
+                     zero)  # fmt: skip
 
 
 @_serial

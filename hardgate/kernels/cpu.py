@@ -16,11 +16,11 @@ from numba import njit, prange
 
 from hardgate.kernels import chunk, index, share
 from hardgate.kernels.call import call
-from hardgate.kernels.room import BLOCK, NARROW
+from hardgate.kernels.room import NARROW
 
 # Numba's cache on disk watches the file of a function and nothing else, so this file has to change
 # when those it calls do: `hardgate.kernels.compiler` holds them together.
-CALLED = "26f06176469f432d"
+CALLED = "c92452c28635da7f"
 
 _serial = njit(cache=True, **index.OPTIONS)
 _parallel = njit(cache=True, parallel=True, **index.OPTIONS)
@@ -78,7 +78,7 @@ def forward(up, down, y, x, gates, w_in, b_in, w_out, b_out, ints, floats, slots
 
     Without a w_out y is S; with one of no columns, nothing.
     """
-    room, at_once = share.length(slots, C, B), O > 0 and (K < BLOCK or O <= NARROW)
+    room, at_once = share.length(slots, C, B), O > 0 and share.at_once(K, B, O)
     lists = np.empty(share.of_index(slots, C, B, room) if ints == 0 else 0, np.int32)
     values = np.empty(share.of_values(K, room) if floats == 0 else 0, type(zero))
     parts = _parts(at_once, T, B, O, zero)
@@ -126,7 +126,8 @@ def backward(back, down, weigh, dy, x, w_in, w_out, ints, floats, dx, dgates, dw
 
     The gradient of a gate that is probed is weighted by what it was probed with.
     """
-    at_once, cleared, probed = dx != 0 and K < BLOCK, np.int64(clear), np.int64(weighted)
+    at_once = dx != 0 and share.at_once(K, B, n)
+    cleared, probed = np.int64(clear), np.int64(weighted)
     dH, parts = np.empty(K * share.length(slots, C, B), type(zero)), _parts(at_once, T, B, n, zero)
     short = _pad(dy, B, O, zero)
     dH_at, parts_at = _at(dH), _at(parts) if at_once else 0

@@ -14,7 +14,7 @@ from torch._C import _functorch as functorch
 from hardgate.kernels import dense, path
 from hardgate.kernels.compiler import run, tracing, unavailable
 from hardgate.kernels.flops import tell
-from hardgate.kernels.room import BLOCK, NARROW
+from hardgate.kernels.room import at_once
 from hardgate.kernels.sparse import chunks, count
 
 _FLOATS = (torch.float32, torch.float64)
@@ -71,7 +71,7 @@ def infer(
         return dense.infer(x, gates, w_in, b_in, w_out, b_out, relu)
     K = hidden // G
     C, slots, T = chunks(G, K)
-    if K < BLOCK or out <= NARROW:
+    if at_once(K, B, out):
         slots = T
     y = x.new_empty(B, out)
     run("forward", dtype, y.data_ptr(), x.data_ptr(), gates.data_ptr(), w_in.data_ptr(),

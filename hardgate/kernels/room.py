@@ -5,6 +5,12 @@ from __future__ import annotations
 NARROW = 32  # outputs up to which rows are padded to whole vectors
 BLOCK = 4  # units of a gate from which its rows serve several examples at once
 LINE = 16  # numbers, of which a cache line holds no more
+SLAB = 2**16  # numbers of the output that blocks add to at a time: they stay in the cache
+
+
+def at_once(K: int, B: int, n: int) -> bool:
+    """Whether a chunk adds to all n columns of the output at once, not a second pass in strips."""
+    return K < BLOCK or n <= NARROW or B * n <= SLAB
 
 
 def length(slots: int, C: int, B: int) -> int:

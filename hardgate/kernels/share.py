@@ -15,18 +15,17 @@ import numpy as np
 from numba import carray, njit
 
 from hardgate.kernels import chunk, index, room, vectors
-from hardgate.kernels.room import LINE, NARROW
+from hardgate.kernels.room import BLOCK, LINE, NARROW, SLAB
 
 # Numba's cache on disk watches the file of a function and nothing else, so this file has to change
 # when those it calls do: `hardgate.kernels.compiler` holds them together.
-CALLED = "0f25e87d97e2c7cc"
+CALLED = "d1a0ebcc70a079ca"
 
 _serial = njit(**index.OPTIONS)
 
-SLAB = 2**16  # numbers of the output that blocks add to at a time: they stay in the cache
-
 _scan = index.scan
 length, of_index, of_values = _serial(room.length), _serial(room.of_index), _serial(room.of_values)
+at_once = _serial(room.at_once)
 
 
 @_serial
@@ -91,6 +90,7 @@ def up(t, y, x, gates, w_in, b_in, w_out, parts, ints, floats, slots, B, G, K, n
     rows, inputs = matrix(gates, B, G, zero), matrix(x, B, n, zero)
     outgoing = matrix(w_out, G * K, O, zero)
     cursor, found = np.empty(C, np.int32), np.empty(C + 8, np.int32)
+    held = np.empty(C * B, value.dtype)
     ld, chunks, size = length(slots, C, B), (G + C - 1) // C, inputs.itemsize
     out = _part(t, parts, B, O, zero)
     short = np.zeros((K, out.shape[1] if O <= NARROW else 0), value.dtype)
@@ -100,15 +100,19 @@ def up(t, y, x, gates, w_in, b_in, w_out, parts, ints, floats, slots, B, G, K, n
         low, high = k * C, min(G, k * C + C)
         s = k if slots == chunks else t
         end = _scan(rows, low, high, p, begin[s], off[s], example, value, gate, place, cursor,
-                    found, zero)  # fmt: skip
-        for c in range(high - low):
+                    found, held, zero)  # fmt: skip
+        c = chunk.on_from(0, begin[s], high - low)
+        while c < high - low:
             first, count, u = begin[s, c], begin[s, c + 1] - begin[s, c], (low + c) * K
-            if count > 0:
-                chunk.products(H, ld, first, count, w_in + size * u * n, K, n, inputs, example,
-                               chunk.at(bias) + size * u, zero)  # fmt: skip
+            c = chunk.on_from(c + 1, begin[s], high - low)
+            chunk.products(H, ld, first, count, w_in + size * u * n, K, n, inputs, example,
+                           chunk.at(bias) + size * u, w_in + size * (low + c) * K * n,
+                           zero)  # fmt: skip
         chunk.scale(value, H, S, K, ld, p, end, relu)
         if parts != 0 and O <= NARROW:
             chunk.pour(out, outgoing, S, ld, K, low, high, begin[s], example, short, zero)
+        elif parts != 0 and K >= BLOCK:
+            chunk.gather_columns(out, 0, O, S, ld, K, outgoing, low, high, begin[s], example, zero)
         elif parts != 0:
             chunk.gather(out, S, ld, K, outgoing, off[s], gate, place, zero)
         elif w_out == 0 and y != 0:
@@ -161,7 +165,10 @@ def back(t, dy, w_in, w_out, ints, floats, dH, dgates, parts, slots, B, G, K, n,
             dg[q] *= value[p + q]
         if dgates != 0:
             chunk.scatter(gradient, dg, p, low, high, off[k], gate, place, clear)
-        if parts != 0:
+        if parts != 0 and K >= BLOCK:
+            chunk.gather_columns(out, 0, n, numbers, ld, K, incoming, low, high, begin[k], example,
+                                 zero)  # fmt: skip
+        elif parts != 0:
             chunk.gather(out, numbers, ld, K, incoming, off[k], gate, place, zero)
 
 
@@ -197,9 +204,11 @@ def linear(t, da, h, z, w, dw, db, parts, B, G, n, lr, most, C, T, zero):
     inputs = matrix(z, B, n, zero)
     weights, target, bias = matrix(w, G, n, zero), matrix(dw, G, n, zero), vector(db, G, zero)
     scaled, value = np.empty((1, B), inputs.dtype), np.empty(C * B, inputs.dtype)
+    held = np.empty(C * B, inputs.dtype)
     for k in range(t, (G + C - 1) // C, T):
         low, high = k * C, min(G, k * C + C)
-        _scan(gradient, low, high, 0, begin, off, example, value, gate, place, cursor, found, zero)
+        _scan(gradient, low, high, 0, begin, off, example, value, gate, place, cursor, found, held,
+              zero)  # fmt: skip
         if h != 0:
             chunk.mask(value, positive, low, high, begin, example)
         if parts != 0:

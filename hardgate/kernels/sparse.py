@@ -10,7 +10,7 @@ from torch import Tensor
 from hardgate.kernels.compiler import run, threads
 from hardgate.kernels.flops import tell
 from hardgate.kernels.problem import Gradients, Problem, Wanted
-from hardgate.kernels.room import BLOCK, NARROW, length, of_index, of_values
+from hardgate.kernels.room import at_once, length, of_index, of_values
 from hardgate.kernels.update import Step, descended
 
 _ENOUGH = 2**15  # gates that are looked at to know how many are on
@@ -43,6 +43,7 @@ def chunks(G: int, K: int) -> tuple[int, int, int]:
     """How many gates make a chunk, how many chunks that gives, for how many shares."""
     T = threads()
     C = min(max(8, _UNITS // K), max(8, -(-G // (8 * T))))
+    C = -(-C // 8) * 8  # the index takes eight at a time
     return C, -(-G // C), T
 
 
@@ -60,7 +61,7 @@ def forward(
         saved = Saved(ints, x.new_empty(of_values(K, n_list)), slots, C, T)
         places = (ints.data_ptr(), saved.floats.data_ptr(), slots)
     else:  # a second pass needs the index of all chunks
-        places = (0, 0, slots if K >= BLOCK and n_out > NARROW else T)
+        places = (0, 0, T if at_once(K, B, n_out) else slots)
     y = x.new_empty(B if output else 0, n_out if w_out is not None else G * K)
     tensors = (at(y), at(x), at(gates), at(w_in), at(b_in), at(w_out), at(b_out))
     run("forward", x.dtype, *tensors, *places, B, G, K, n, n_out, p.relu, C, T)

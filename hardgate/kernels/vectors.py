@@ -158,15 +158,19 @@ def _void(zero, integers):
 
 
 def dots(U, most) -> Any:
-    """out[u, r] = w[u] · x[i[r]] + bias[u] for U rows of w and 0 ≤ r < count, count > 0."""
+    """out[u, r] = w[u] · x[i[r]] + bias[u] for U rows of w and 0 ≤ r < count, count > 0.
+
+    A single row asks for the one at the address `ahead` meanwhile.
+    """
 
     @intrinsic
-    def emitted(context, w, ldw, x, ldx, i, count, n, out, ldo, bias, zero):
+    def emitted(context, w, ldw, x, ldx, i, count, n, out, ldo, bias, ahead, zero):
         def generate(context, b, signature, values):
-            w, ldw, x, ldx, i, count, n, out, ldo, bias, _ = values
+            w, ldw, x, ldx, i, count, n, out, ldo, bias, ahead, _ = values
             scalar, width = _kind(context, zero)
             indices, results = _pointer(b, i, _INDEX), _pointer(b, out, scalar)
             ws = [_pointer(b, w, scalar, b.mul(ldw, _INT(u))) for u in range(U)]
+            following = _pointer(b, ahead, scalar)
 
             def emit(R, first, start):
                 xs = _chosen(b, x, scalar, ldx, indices, first, R)
@@ -177,7 +181,7 @@ def dots(U, most) -> Any:
                         for s in range(unroll):
                             at = b.add(k, _INT(s * width))
                             if start and U == 1 and width > 1 and s % 2 == 0:
-                                _prefetch(b, ws[0], b.add(at, ldw))  # the next row
+                                _prefetch(b, following, at)
                             # Four rows: 12 sums, 3 others and a weight fill the 16 registers.
                             # One row: the others are read where they are multiplied.
                             rows = [_load(b, pointer, at, width) for pointer in xs if U > 1]
@@ -203,7 +207,7 @@ def dots(U, most) -> Any:
             _ladder(b, count, most, emit)
             return context.get_dummy_value()
 
-        return _void(zero, 10), generate
+        return _void(zero, 11), generate
 
     return emitted
 
@@ -314,6 +318,24 @@ def pointer(context, address, zero):
         return b.inttoptr(values[0], context.get_value_type(zero).as_pointer())
 
     return types.CPointer(zero)(types.int64, zero), generate
+
+
+@intrinsic
+def fetch(context, address, size, zero):
+    """Ask for the memory at the address, of so many bytes; to be used soon, not at once."""
+
+    def generate(context, b, signature, values):
+        address, size, _ = values
+        byte = _pointer(b, address, ir.IntType(8))
+
+        def line(k, _):
+            _prefetch(b, byte, k)
+            return []
+
+        _loop(b, _INT(0), size, 64, [], line)
+        return context.get_dummy_value()
+
+    return _void(zero, 2), generate
 
 
 @intrinsic
