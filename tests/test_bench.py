@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
 import subprocess
 import sys
+import time
 from io import StringIO
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from hardgate.lab.bench import Timing
 from hardgate.lab.bench_figures import break_even, figures
 from hardgate.lab.bench_progress import Spoken
 from hardgate.lab.bench_report import markdown, tables
+from hardgate.lab.timing import STREAK, Rounds, Run, rounds
 
 
 class Heard:
@@ -135,14 +138,32 @@ def test_steps_compile_the_dense_network_and_find_the_ungated_width(
     torch._dynamo.reset()
 
 
+def test_rounds_tell_the_first_call_of_a_streak_from_the_rest() -> None:
+    """A rival that is slow after another's turn, and then quick."""
+    turn: list[str] = []
+
+    def rival(name: str) -> Run:
+        def run() -> None:
+            time.sleep(0.004 if turn[-1:] != [name] else 0.001)
+            turn.append(name)
+
+        return run
+
+    found = rounds({"a": rival("a"), "b": rival("b")}, 0.01, least=2)
+    for name in "ab":
+        assert found.cold[name] >= 4.0 > 3.0 > found.steady[name] >= 1.0
+    streaks = [len(list(same)) for _, same in itertools.groupby(turn[2:])]
+    assert streaks == [STREAK] * 4
+
+
 def test_equal_time_scales_the_width_by_the_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     monkeypatch.setattr(bench_steps, "ungated", lambda hidden, data: asked.append(hidden))
 
-    def clock(runs: object, seconds: float) -> dict[str, float]:  # 1 ms and 1 µs for each unit
-        return {"FusedSGD": 2.0, "ungated": 1 + asked[-1] / 1000}
+    def clock(runs: object, seconds: float) -> Rounds:  # 1 ms and 1 µs for each unit
+        return Rounds({"FusedSGD": 2.0, "ungated": 1 + asked[-1] / 1000}, {})
 
-    monkeypatch.setattr(bench_steps, "interleave", clock)
+    monkeypatch.setattr(bench_steps, "rounds", clock)
     data = (torch.ones(1), torch.ones(1))
     found = bench_steps.equal_time(lambda: None, {"FusedSGD": 2.0, "ungated": 3.0}, data, 0.1)
     assert asked == [1333, 1143]

@@ -173,6 +173,8 @@ def test_auto_takes_the_kernels_only_where_they_pay() -> None:
         (Case(**{**vars(LARGE), "density": 0.0}), "sparse", "density 0.00 is at most"),
         (Case(**{**vars(LARGE), "probe": 1.0}), "dense", "density 1.00 is above"),
         (Case(**{**vars(LARGE), "B": 1}), "dense", "too small"),
+        (Case(**{**vars(LARGE), "B": 8, "n_in": 1200, "density": 1.0}), "sparse", "few examples"),
+        (Case(**{**vars(LARGE), "B": 9, "n_in": 1200, "density": 1.0}), "dense", "1.00 is above"),
         (Case(**{**vars(LARGE), "B": 0}), "dense", "nothing to compute"),
     ):
         call(case.tensors())
@@ -180,7 +182,7 @@ def test_auto_takes_the_kernels_only_where_they_pay() -> None:
         assert taken is not None
         assert taken.backend == backend
         assert why in taken.why
-        assert (taken.density is None) == ("density" not in why)
+        assert (taken.density is None) == ("density" not in taken.why)
     assert LARGE.B * LARGE.n_in * LARGE.gates >= op.SMALL > LARGE.n_in * LARGE.gates
 
 
@@ -456,6 +458,6 @@ def test_more_gates_than_an_index_holds_run_dense() -> None:
     one = torch.zeros(1, 1)
     for backend in ("auto", "sparse"):
         x, w_in = one.expand(2**16, 1), one.expand(2**15, 1)
-        found = path._decide(x, many, w_in, one, None, backend, keep=True)
+        found = path._decide(x, many, w_in, one, None, backend)
         assert (found.backend, found.density) == ("dense", None)
         assert "32-bit" in found.why

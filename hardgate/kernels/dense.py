@@ -16,6 +16,7 @@ from torch.nn.functional import linear
 from hardgate.kernels import reference
 from hardgate.kernels.compiler import run
 from hardgate.kernels.problem import Gradients, Problem, Wanted
+from hardgate.kernels.room import NARROW
 from hardgate.kernels.update import Step, descended
 
 
@@ -23,7 +24,7 @@ def forward(problem: Problem, keep: bool = True) -> tuple[Tensor, Tensor]:
     """As `reference.forward`; saves H."""
     H = _experts(problem)
     s = H * _spread(problem, problem.gates)
-    y = s if problem.w_out is None else _affine(s, problem.w_out, problem.b_out)
+    y = s if problem.w_out is None else _outputs(s, problem.w_out.T, problem.b_out)
     return (y if _finite(y) else reference.forward(problem)[0]), H
 
 
@@ -43,7 +44,7 @@ def infer(
         H.mul_(gates)
     else:
         H.view(*gates.shape, -1).mul_(gates.unsqueeze(-1))
-    y = linear(H, w_out, b_out)
+    y = _outputs(H, w_out, b_out)
     if run("finite", y.dtype, y.data_ptr(), y.numel()):
         return y
     return reference.forward(Problem.of(x, gates, w_in, b_in, w_out, b_out, None, relu))[0]
@@ -98,6 +99,11 @@ def _experts(problem: Problem) -> Tensor:
 
 def _affine(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
     return x @ w if b is None else torch.addmm(b, x, w)
+
+
+def _outputs(s: Tensor, w_out: Tensor, b_out: Tensor | None) -> Tensor:
+    """Of unit-major weights: a product with few outputs gains more than their copy takes."""
+    return linear(s, w_out.contiguous() if len(w_out) <= NARROW else w_out, b_out)
 
 
 def _spread(problem: Problem, gates: Tensor) -> Tensor:

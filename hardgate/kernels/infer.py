@@ -63,8 +63,8 @@ def infer(
         return None
     if backend == "auto" and B * n * hidden < path.SMALL:
         return None
-    taken = path.ASKED if backend == "sparse" else path.ONE
-    if backend == "auto" and B > 1:
+    taken = path.ASKED if backend == "sparse" else path.FEW_EXAMPLES
+    if backend == "auto" and B > path.FEW:
         taken = path.by_density(count(gates.data_ptr(), dtype, B, G), B)
     path.note(taken)
     if taken.backend == "dense":

@@ -176,7 +176,7 @@ def _run(
     ):
         y = _Layer.apply(*given, probe, relu, backend, update)  # type: ignore[no-untyped-call]
     else:
-        skips = choose(x, gates, w_in, w_out, probe, backend, keep=False)
+        skips = choose(x, gates, w_in, w_out, probe, backend)
         way = sparse if skips else dense
         y = way.forward(Problem.of(*given, probe, relu), keep=False)[0]
     return y
@@ -201,7 +201,7 @@ class _Layer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
         x, gates, w_in, b_in, w_out, b_out, probe, ctx.relu, backend, ctx.update = arguments
-        skips = choose(x, gates, w_in, w_out, probe, backend, keep=True)
+        skips = choose(x, gates, w_in, w_out, probe, backend)
         ctx.path = sparse if skips else dense
         problem = Problem.of(x, gates, w_in, b_in, w_out, b_out, probe, ctx.relu)
         y: Tensor
@@ -217,7 +217,7 @@ class _Layer(torch.autograd.Function):
         x, gates, w_in, b_in, w_out, b_out, probe = ctx.saved_tensors
         problem = Problem.of(x, gates, w_in, b_in, w_out, b_out, probe, ctx.relu)
         if ctx.path is sparse and unavailable() is not None:  # forked since the forward pass
-            choose(x, gates, w_in, w_out, probe, "sparse", keep=True)  # which says so
+            choose(x, gates, w_in, w_out, probe, "sparse")  # which says so
             ctx.path, ctx.kept = dense, None
         g = ctx.path.backward(problem, dy, Wanted(*ctx.needs_input_grad[:6]), ctx.kept, step)
         dw_out = None if g.w_out is None else g.w_out.t()

@@ -17,11 +17,14 @@ BACKENDS = get_args(Backend)
 # Measured by benchmarks/layer.py: below the one dense products win at any density, above the
 # other they win at any size.
 SMALL = 1_000_000  # multiply-adds of the up-projection
+FEW = 8  # examples for which the kernels, which read each weight once, win at any density
 MANY = 2**30  # gates that the kernels' index, of 32 bits, can hold
 
 
 def break_even(batch: int) -> float:
     """The density above which dense products win: large batches keep their kernels busier."""
+    if batch <= FEW:
+        return 1.0
     return 0.7 if batch < 128 else 0.35
 
 
@@ -39,7 +42,7 @@ _EMPTY = Path("dense", "nothing to compute", None)
 _ELSEWHERE = Path("dense", "not on a CPU", None)
 _TOO_SMALL = Path("dense", "too small for the kernels to pay", None)
 _TOO_MANY = Path("dense", "more gates than the kernels' 32-bit index can hold", None)
-ONE = Path("sparse", "one example: the weights that are read count", None)
+FEW_EXAMPLES = Path("sparse", "few examples: the weights that are read count", None)
 
 _last = threading.local()
 _said: set[str] = set()
@@ -63,10 +66,9 @@ def choose(
     w_out: Tensor | None,
     probe: Tensor | None,
     backend: str,
-    keep: bool,
 ) -> bool:
-    """Whether the kernels run, noted for `last_path`; `keep`: a backward pass may follow."""
-    path = _decide(x, gates, w_in, w_out, probe, backend, keep)
+    """Whether the kernels run, noted for `last_path`."""
+    path = _decide(x, gates, w_in, w_out, probe, backend)
     note(path)
     return path.backend == "sparse"
 
@@ -78,7 +80,6 @@ def _decide(
     w_out: Tensor | None,
     probe: Tensor | None,
     backend: str,
-    keep: bool,
 ) -> Path:
     if backend == "dense":
         return _ASKED_DENSE
@@ -98,8 +99,8 @@ def _decide(
         return Path("dense", missing, None)
     if backend == "sparse":
         return ASKED
-    if B == 1 and not keep and w_out is not None:
-        return ONE
+    if B <= FEW:
+        return FEW_EXAMPLES
     density = sparse.density(gates)
     if probe is None or density > break_even(B):
         return by_density(density, B)

@@ -33,7 +33,7 @@ def forward(
 ) -> Tensor:
     """y for matrices of one dtype, as in `conditional_mlp`."""
     problem = Problem.of(x, gates, w_in, b_in, w_out, b_out, probe, relu)
-    skips = choose(x, gates, w_in, w_out, probe, backend, keep=False)
+    skips = choose(x, gates, w_in, w_out, probe, backend)
     y: Tensor = unmixed((sparse if skips else dense).forward)(problem, keep=False)[0]
     return y
 
@@ -68,7 +68,7 @@ def backward(
     """The gradients of x, gates, w_in, b_in and w_out, the last one unit-major."""
     problem = Problem.of(x, gates, w_in, b_in, w_out, None, probe, relu)
     wanted = Wanted(b_in=b_in is not None, w_out=w_out is not None, b_out=False)
-    skips = choose(x, gates, w_in, w_out, probe, backend, keep=True)
+    skips = choose(x, gates, w_in, w_out, probe, backend)
     found = unmixed((sparse if skips else dense).backward)(problem, dy, wanted, None)
     nothing = {"b_in": w_in.new_zeros(len(w_in)), "w_out": w_in.new_zeros(0)}
     gradients = {name: getattr(found, name) for name in ("x", "gates", "w_in", "b_in", "w_out")}

@@ -15,7 +15,7 @@ from hardgate import functional
 from hardgate.lab.bench_memory import peaks
 from hardgate.lab.bench_progress import Progress
 from hardgate.lab.machine import processor, versions
-from hardgate.lab.timing import Run, interleave
+from hardgate.lab.timing import Run, rounds
 
 LAYERS = [(1024, 4096, 1024, 1), (784, 2000, 10, 1), (1024, 4096, 1024, 16)]
 BATCHES = (1, 32, 256)
@@ -26,13 +26,14 @@ ACTIVE = 200  # units on per example, at every width
 
 @dataclass(frozen=True)
 class Timing:
-    """One comparison: milliseconds of the rivals, the dense one first."""
+    """One comparison: milliseconds of the rivals, the dense one first, called again and again."""
 
     table: str
     case: str
     batch: int
     density: float
     milliseconds: dict[str, float]
+    cold: dict[str, float] = field(default_factory=dict)  # of a call after the other rivals'
     megabytes: dict[str, float] = field(default_factory=dict)  # at most, where it was measured
     units: int | None = None  # of the ungated network, where its width was looked for
 
@@ -127,12 +128,12 @@ def layers(seconds: float, progress: Progress) -> Iterator[Timing]:
                 if layer.block == 1:
                     warnings.filterwarnings("ignore", message="Sparse")  # torch: beta state
                     runs["torch.sparse"] = layer.sampled
-                yield Timing("forward", name, batch, 0.1, interleave(runs, seconds))
+                yield Timing("forward", name, batch, 0.1, *rounds(runs, seconds))
             rivals: dict[str, Run] = {
                 "dense": layer.backward(layer.dense),
                 "sparse": layer.backward(partial(layer.conditional, "sparse")),
             }
-            yield Timing("forward + backward", name, batch, 0.1, interleave(rivals, seconds))
+            yield Timing("forward + backward", name, batch, 0.1, *rounds(rivals, seconds))
 
 
 def densities(seconds: float, progress: Progress) -> Iterator[Timing]:
@@ -147,7 +148,7 @@ def densities(seconds: float, progress: Progress) -> Iterator[Timing]:
                 runs: dict[str, Run] = {"dense": layer.dense}
                 for backend in ("sparse", "auto"):
                     runs[backend] = partial(layer.conditional, backend)
-                yield Timing("density", name, 32, density, interleave(runs, seconds))
+                yield Timing("density", name, 32, density, *rounds(runs, seconds))
 
 
 def widths(seconds: float, progress: Progress) -> Iterator[Timing]:
@@ -164,8 +165,8 @@ def widths(seconds: float, progress: Progress) -> Iterator[Timing]:
                     "sparse": partial(layer.conditional, "sparse"),
                 }
                 memory = peaks(runs)
-                times = interleave(runs, seconds)
-                yield Timing("width", str(hidden), batch, density, times, memory)
+                times = rounds(runs, seconds)
+                yield Timing("width", str(hidden), batch, density, *times, memory)
 
 
 def _assert_equal(layer: Layer) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from hardgate.lab.bench import Timing
 
+_COLD = ("dense", "sparse")  # those whose calls after the others' are shown
 _KINDS = ("forward", "forward + backward", "training step")
 
 
@@ -41,15 +42,23 @@ def grids(timings: list[Timing]) -> list[Grid]:
 
 def _rivals(kind: str, rows: list[Timing]) -> Grid:
     rivals = list(dict.fromkeys(name for t in rows for name in t.milliseconds))
-    cells = [([t.case, str(t.batch)], [_cell(t, name) for name in rivals]) for t in rows]
-    return Grid(kind, "ms, and × faster than dense", ["B"], rivals, cells)
+    cold = [name for name in _COLD if kind != "training step" and name in rows[0].cold]
+    cells = [
+        (
+            [t.case, str(t.batch)],
+            [_cell(t.milliseconds, r) for r in rivals] + [_cell(t.cold, r) for r in cold],
+        )
+        for t in rows
+    ]
+    columns = rivals + [f"{name}, cold" for name in cold]
+    return Grid(kind, "ms, and × faster than dense", ["B"], columns, cells)
 
 
-def _cell(timing: Timing, name: str) -> str:
-    if name not in timing.milliseconds:
+def _cell(milliseconds: dict[str, float], name: str) -> str:
+    if name not in milliseconds:
         return ""
-    ms = f"{timing.milliseconds[name]:.2f}"
-    return ms if name == next(iter(timing.milliseconds)) else f"{ms} {timing.ratio(name):.1f}×"
+    dense, ms = next(iter(milliseconds.values())), milliseconds[name]
+    return f"{ms:.2f}" if name == next(iter(milliseconds)) else f"{ms:.2f} {dense / ms:.1f}×"
 
 
 def _equal_time(rows: list[Timing]) -> Grid:
@@ -78,7 +87,7 @@ def _widths(rows: list[Timing]) -> Grid:
     cells = [
         (
             [t.case, str(t.batch)],
-            [_cell(t, r) for r in rivals] + [f"{t.megabytes[r]:.1f}" for r in rivals],
+            [_cell(t.milliseconds, r) for r in rivals] + [f"{t.megabytes[r]:.1f}" for r in rivals],
         )
         for t in rows
     ]

@@ -14,7 +14,7 @@ import hardgate
 from hardgate import UNITS, ConditionalMLP, FusedSGD, Unit
 from hardgate.lab.bench import Timing
 from hardgate.lab.bench_progress import Progress
-from hardgate.lab.timing import Run, interleave
+from hardgate.lab.timing import Run, rounds
 
 DEFAULT = 'NoisyRectifier("gaussian")'
 SIZES = (784, 2000, 10)
@@ -69,11 +69,11 @@ def steps(units: list[str], seconds: float, progress: Progress) -> Iterator[Timi
             runs["SGD"] = step(layer, sgd(layer), *data)
             runs["FusedSGD"] = step(fused, FusedSGD(fused, LR), *data)
             runs["ungated"] = ungated(SIZES[1], data)
-            times = interleave(runs, seconds)
+            times = rounds(runs, seconds)
             density = layer.telemetry().density
-            yield Timing("training step", case, BATCH, density, times)
+            yield Timing("training step", case, BATCH, density, *times)
             progress.case(f"{case}: the ungated network of equal time")
-            units_, pair = equal_time(runs["FusedSGD"], times, data, seconds / 2)
+            units_, pair = equal_time(runs["FusedSGD"], times.steady, data, seconds / 2)
             yield Timing("equal time", case, BATCH, density, pair, units=units_)
 
 
@@ -87,7 +87,7 @@ def equal_time(
     hidden, pair = SIZES[1], times
     for _ in range(2):
         hidden = max(1, round(hidden * pair["FusedSGD"] / pair["ungated"]))
-        pair = interleave({"FusedSGD": fused, "ungated": ungated(hidden, data)}, seconds)
+        pair = rounds({"FusedSGD": fused, "ungated": ungated(hidden, data)}, seconds).steady
     return hidden, pair
 
 
