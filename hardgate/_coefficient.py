@@ -47,6 +47,13 @@ class Coefficient(LazyState):
         if self.numerator.numel() == 0:
             self.numerator = self.numerator.new_zeros(units, device=g.device)
             self.denominator = torch.zeros_like(self.numerator)
+        if self.numerator.shape != units:
+            known, got = (str(list(shape)) for shape in (self.numerator.shape, units))
+            raise ValueError(
+                f"a control variate expected coefficients {known}, as it was first used or stored "
+                f"with, got {got}. Give each layer one of its own, and load only what the same "
+                "options have saved."
+            )
         num = self.decay * self.numerator + product.to(self.numerator.dtype)
         den = self.decay * self.denominator + square.to(self.denominator.dtype)
         finite = num.isfinite() & den.isfinite()  # one bad batch must not spoil all that follow

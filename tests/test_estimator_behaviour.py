@@ -11,7 +11,7 @@ from torch import Tensor
 
 import hardgate
 from hardgate import ESTIMATORS, StochasticBinary, exact_expectation, exact_gradient, expectation
-from hardgate.estimators import REINFORCE, RLOO, Exact, ManySamples, StochasticAD
+from hardgate.estimators import REINFORCE, RLOO, DoubleCV, Exact, ManySamples, StochasticAD
 from hardgate.lab.problems import PROBLEMS
 from tests.estimator_cases import (
     CASES,
@@ -308,3 +308,15 @@ def test_a_shared_draw_would_be_seen() -> None:
     """Negative control of test_examples_do_not_share_noise."""
     g = draw(RLOO(), SMOOTH.f, leaf(A, 10_000)).gradient.repeat_interleave(2, 0)
     assert largest_z(g[1:] * g[:-1], 0.0) > Z_WRONG
+
+
+def test_coefficients_of_another_shape_are_refused() -> None:
+    """Of another number of units, or stored with other options: they would broadcast."""
+    learnt = DoubleCV(per_unit=True)
+    draw(learnt, SMOOTH.f, leaf(A, 50))
+    other = DoubleCV()
+    other.load_state_dict(learnt.state_dict())
+    with pytest.raises(ValueError, match=rf"coefficients \[{len(A)}\].*got \[\].*same options"):
+        draw(other, SMOOTH.f, leaf(A, 2))
+    with pytest.raises(ValueError, match=rf"coefficients \[{len(A)}\].*got \[{len(A) - 1}\]"):
+        draw(learnt, lambda b: b.sum(-1), leaf(A[1:], 2))
