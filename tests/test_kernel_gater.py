@@ -89,6 +89,26 @@ def test_a_step_changes_all_four_and_leaves_no_gradient(dense: bool) -> None:
         assert not torch.equal(leaf.detach(), weight)
 
 
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("learning", [(3, 4), (2, 3, 4), (1, 3), (0,), (3,)])
+@pytest.mark.parametrize("stepping", [False, True])
+def test_what_does_not_learn_stays(dense: bool, learning: tuple[int, ...], stepping: bool) -> None:
+    """Of x, U, c, V and d only some want a gradient: the others have none, and do not change."""
+    given = tensors()
+    da = torch.ones(9, 40).double() if dense else few(torch.empty(9, 40)).double()
+    expected = gradients(plain, given, da)[1:]
+    leaves: Any = [t.clone().requires_grad_(k in learning) for k, t in enumerate(given)]
+    update = Update(lambda: Step(0.1, 0.0)) if stepping else None
+    gater_network(*leaves, update).backward(da)
+    for k, (leaf, before) in enumerate(zip(leaves, given, strict=True)):
+        stepped = stepping and k in learning and k > 0
+        want = before - 0.1 * expected[k] if stepped else before
+        torch.testing.assert_close(leaf.detach(), want)
+        assert (leaf.grad is not None) == (k in learning and not stepped)
+        if leaf.grad is not None:
+            torch.testing.assert_close(leaf.grad, expected[k])
+
+
 def test_a_step_limits_norms() -> None:
     x, *weights = tensors()
     leaves: Any = [t.clone().requires_grad_() for t in weights]

@@ -71,6 +71,24 @@ def test_the_weights_are_those_of_the_best_epoch(tmp_path: Path) -> None:
     assert evaluate(model, data.test).error == done["test_error"]
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.5])  # by FusedSGD, by SGD
+@pytest.mark.parametrize("learns", [True, False])
+def test_a_bottleneck_that_does_not_learn_stays(
+    tmp_path: Path, momentum: float, learns: bool
+) -> None:
+    from hardgate.reproduce.network import build
+
+    given = {"momentum": momentum, "bottleneck_learns": learns, "average": 0.0}
+    drawn = job(tmp_path, "stochastic_binary", **given)
+    run(drawn)
+    torch.manual_seed(drawn.seed)
+    before = build(drawn.settings, dataset().train.x, 10).state_dict()
+    after = load_file(tmp_path / "weights.safetensors")
+    gater = "layer.gater."
+    assert torch.equal(after[f"{gater}hidden.weight"], before[f"{gater}hidden.weight"]) != learns
+    assert not torch.equal(after[f"{gater}output.weight"], before[f"{gater}output.weight"])
+
+
 def test_it_learns(tmp_path: Path) -> None:
     for row in ("straight_through", "rectifier", "sigmoid"):
         done = run(job(tmp_path / row, row, epochs=10, decay_start=8))

@@ -86,8 +86,10 @@ class _Network(torch.autograd.Function):
         step: Step | None = None if ctx.update is None else ctx.update.claim()
         (x, U, V, z, h), (c, d) = ctx.saved_tensors, ctx.biases
         wants_x, wants_U, wants_c, wants_V, wants_d = ctx.needs_input_grad[:5]
-        ds, dV, dd, dc = back(z, V, d, dh, (True, wants_V, wants_d, wants_c), step, h, c)
-        assert ds is not None
+        deeper = wants_x or wants_U or wants_c
+        ds, dV, dd, dc = back(z, V, d, dh, (deeper, wants_V, wants_d, wants_c), step, h, c)
+        if ds is None:
+            return None, None, None, dV, dd, None, None
         dx = ds @ U if wants_x else None  # before a step changes the weights
         if wants_U and step is not None:
             weight = U.detach().addmm_(ds.t(), x, alpha=-step.lr)

@@ -80,6 +80,7 @@ class Gated(nn.Module):
             gater.hidden.weight.mul_(settings.bottleneck_init)
             self.layer.experts.weight.mul_(settings.expert_init)
             self.layer.out.weight.mul_(settings.out_init)
+        gater.hidden.requires_grad_(settings.bottleneck_learns)
         self.input_dropout = nn.Dropout(settings.input_dropout)
         self.hidden_dropout = nn.Dropout(settings.hidden_dropout)
         self.mixed = settings.precision != "float32"

@@ -71,6 +71,7 @@ class Settings:
     epochs: int = 100  # passes over the training images
     lr: float = 0.1  # learning rate
     gater_lr: float = 1.0  # the gater's learning rate, times `lr`
+    bottleneck_learns: bool = True  # else the gater's hidden layer stays as it was drawn
     decay_start: int = 50  # epochs at the full learning rate
     decay: float = 0.97  # then its factor per epoch; 0: it falls linearly, to 0 at the end
     momentum: float = 0.0  # of SGD, from `momentum_epochs` on
