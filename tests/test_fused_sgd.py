@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import itertools
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -115,6 +117,8 @@ def test_what_it_cannot_do_it_refuses() -> None:
         FusedSGD(pair("dense")[0].bfloat16(), 0.1)
     with pytest.raises(ValueError, match="no ConditionalMLP"):
         FusedSGD(nn.Linear(2, 2), 0.1)
+    with pytest.raises(TypeError, match=r"the model itself, got generator.*FusedSGD\(model"):
+        FusedSGD(model.parameters(), 0.1)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="lr expected a positive number"):
         FusedSGD(model, 0.0)
 
@@ -139,6 +143,33 @@ def test_detach_gives_the_layers_back() -> None:
     FusedSGD(model, 0.1).detach()
     backward(model)
     assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
+def test_copies_are_free_of_it(how: Callable[[nn.Module], nn.Module]) -> None:
+    model, plain = pair("sparse")
+    optimiser = FusedSGD(model, 0.1)
+    free = how(model)
+    train(free, torch.optim.SGD(free.parameters(), 0.1))
+    train(plain, torch.optim.SGD(plain.parameters(), 0.1))
+    assert_same(free, plain)
+    before = copy.deepcopy(model)
+    backward(model)  # the original is still its
+    optimiser.step()
+    assert all(p.grad is None for p in model.parameters())
+    pairs = zip(model.parameters(), before.parameters(), strict=True)
+    assert any(not torch.equal(a, b) for a, b in pairs)
+
+
+def test_groups_added_later_leave_the_gaters_rate_alone() -> None:
+    ours, theirs = pair("sparse")
+    added: dict[str, Any] = {"params": [nn.Parameter(torch.zeros(1))], "lr": 100.0}
+    for options in ({}, {"gater_lr": 0.1}):
+        optimiser = FusedSGD(ours, 0.1, **options)
+        optimiser.add_param_group(dict(added))
+        train(ours, optimiser, steps=2)
+        train(theirs, torch.optim.SGD(theirs.parameters(), 0.1), steps=2)
+        assert_same(ours, theirs)
 
 
 def test_a_learning_rate_of_zero_changes_nothing() -> None:

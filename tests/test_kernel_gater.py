@@ -99,7 +99,8 @@ def test_what_does_not_learn_stays(dense: bool, learning: tuple[int, ...], stepp
     expected = gradients(plain, given, da)[1:]
     leaves: Any = [t.clone().requires_grad_(k in learning) for k, t in enumerate(given)]
     update = Update(lambda: Step(0.1, 0.0)) if stepping else None
-    gater_network(*leaves, update).backward(da)
+    x, U, c, V, d = leaves
+    gater_network(x, U, c, V, d, update).backward(da)
     for k, (leaf, before) in enumerate(zip(leaves, given, strict=True)):
         stepped = stepping and k in learning and k > 0
         want = before - 0.1 * expected[k] if stepped else before
@@ -107,6 +108,20 @@ def test_what_does_not_learn_stays(dense: bool, learning: tuple[int, ...], stepp
         assert (leaf.grad is not None) == (k in learning and not stepped)
         if leaf.grad is not None:
             torch.testing.assert_close(leaf.grad, expected[k])
+
+
+def test_second_derivatives_are_refused() -> None:
+    x, U, c, V, d = tensors()
+    x.requires_grad_()
+    for rectify in (None, shifted):
+        a = gater_network(x, U, c, V, d, rectify=rectify)
+        (gradient,) = torch.autograd.grad(a.sum(), x, create_graph=True)
+        with pytest.raises(RuntimeError, match="derivatives of first order"):
+            gradient.sum().backward()
+    a = module.gate_linear(x[:, :5], V, d)
+    (gradient,) = torch.autograd.grad(a.sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="derivatives of first order"):
+        gradient.sum().backward()
 
 
 def test_a_step_limits_norms() -> None:

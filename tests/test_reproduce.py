@@ -78,7 +78,7 @@ def test_a_bottleneck_that_does_not_learn_stays(
 ) -> None:
     from hardgate.reproduce.network import build
 
-    given = {"momentum": momentum, "bottleneck_learns": learns, "average": 0.0}
+    given: dict[str, Any] = {"momentum": momentum, "bottleneck_learns": learns, "average": 0.0}
     drawn = job(tmp_path, "stochastic_binary", **given)
     run(drawn)
     torch.manual_seed(drawn.seed)

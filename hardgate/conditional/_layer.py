@@ -98,7 +98,7 @@ class ConditionalLayer(nn.Module, ABC):
         self._last = (gates.detach(), last_path())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_last": None}
+        return {**self.__dict__, "_last": None, "update": None}  # a copy has no FusedSGD
 
     def extra_repr(self) -> str:
         options = f"block_size={self.block_size}, backend={self.backend!r}"

@@ -52,6 +52,11 @@ class FusedSGD(torch.optim.SGD):
         gater_lr: float | None = None,
         max_norm: float | None = None,
     ) -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(
+                f"FusedSGD expected the model itself, got {type(model).__name__}: it changes the "
+                "weights of layers. Write FusedSGD(model, lr=0.1)."
+            )
         super().__init__(_groups(model, gater_lr), lr=positive("lr", lr), foreach=True)
         self.max_norm = None if max_norm is None else positive("max_norm", max_norm)
         self._model = model
@@ -59,7 +64,7 @@ class FusedSGD(torch.optim.SGD):
         for module in model.modules():
             if isinstance(module, (ConditionalLayer, Gater)):
                 _check(module)
-                group = -1 if isinstance(module, Gater) else 0
+                group = 1 if isinstance(module, Gater) and gater_lr is not None else 0
                 module.update = Update(partial(self._fused_step, group))
                 self._updates.append(module.update)
         if not self._updates:

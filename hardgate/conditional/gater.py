@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -178,6 +178,9 @@ class Gater(Steered):
         a = self.pre_activation(x).reshape(-1, self.output.out_features)
         self.output.bias.copy_(starting_bias(self.unit, a, self.rate))
         return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "update": None}  # a copy has no FusedSGD
 
     def extra_repr(self) -> str:
         return f"rate={self.rate}, init={self.init!r}"

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._C import _functorch as functorch
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
 from hardgate.kernels.compiler import run, tracing, unavailable
+from hardgate.kernels.first_order import first_order
 from hardgate.kernels.flops import tell
 from hardgate.kernels.op import SMALL, break_even
 from hardgate.kernels.precision import unmixed
@@ -56,7 +56,7 @@ class _GateLinear(torch.autograd.Function):
         return linear(z, w, b)
 
     @staticmethod
-    @once_differentiable
+    @first_order
     @unmixed
     def backward(ctx: Any, da: Tensor) -> tuple[Tensor | None, ...]:
         step = None if ctx.update is None else ctx.update.claim()

@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 from torch._C import _functorch as functorch
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
 from hardgate.kernels.compiler import tracing
+from hardgate.kernels.first_order import first_order
 from hardgate.kernels.gate_linear import back, gate_linear
 from hardgate.kernels.precision import unmixed
 from hardgate.kernels.update import Step, Update
@@ -80,7 +80,7 @@ class _Network(torch.autograd.Function):
         return h
 
     @staticmethod
-    @once_differentiable
+    @first_order
     @unmixed
     def backward(ctx: Any, dh: Tensor) -> tuple[Tensor | None, ...]:
         step: Step | None = None if ctx.update is None else ctx.update.claim()

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch._C import _functorch as functorch
 from torch.autograd import forward_ad
-from torch.autograd.function import once_differentiable
 
 from hardgate.kernels import dense, registered, sparse
 from hardgate.kernels.check import check, fits
 from hardgate.kernels.compiler import tracing, unavailable
+from hardgate.kernels.first_order import first_order
 from hardgate.kernels.infer import infer
 from hardgate.kernels.path import BACKENDS, SMALL, Backend, Path, break_even, choose, last_path
 from hardgate.kernels.precision import unmixed
@@ -210,7 +210,7 @@ class _Layer(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable
+    @first_order
     @unmixed
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         step = None if ctx.update is None else ctx.update.claim()

@@ -35,7 +35,8 @@ class Update:
             raise RuntimeError(
                 "FusedSGD expected one backward pass through each layer between two steps, got "
                 "a second one. Call optimiser.step() after each backward pass; for accumulated "
-                "gradients, recurrence or shared weights use torch.optim.SGD."
+                "gradients, recurrence or shared weights use torch.optim.SGD, and call "
+                "detach() of the FusedSGD that this model had before."
             )
         self._claimed = True
         return self._step()
