@@ -118,6 +118,10 @@ def test_second_derivatives_are_refused() -> None:
         (gradient,) = torch.autograd.grad(a.sum(), x, create_graph=True)
         with pytest.raises(RuntimeError, match="derivatives of first order"):
             gradient.sum().backward()
+    with pytest.raises(RuntimeError, match="derivatives of first order"):
+        torch.autograd.functional.hessian(
+            lambda c: gater_network(x, U, c, V, d).sum(), c.requires_grad_()
+        )
     a = module.gate_linear(x[:, :5], V, d)
     (gradient,) = torch.autograd.grad(a.sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="derivatives of first order"):

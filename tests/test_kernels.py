@@ -328,6 +328,8 @@ def test_derivatives_of_second_order_are_refused(backend: Backend) -> None:
         (gradient,) = torch.autograd.grad(loss, x, create_graph=True)
         with pytest.raises(RuntimeError, match=r"derivatives of first order.*linear\(linear"):
             gradient.sum().backward()
+    with pytest.raises(RuntimeError, match="derivatives of first order"):
+        torch.autograd.functional.hessian(lambda x: call({**t, "x": x}, backend).sum(), x)
     (gradient,) = torch.autograd.grad(call(t, backend).sum(), x)
     assert not gradient.requires_grad
 
