@@ -18,7 +18,7 @@ from hardgate.vae.record import name_of, read
 
 Record = dict[str, Any]
 VARIANCE = "variance.json"
-LONG = 0.5  # of the most steps: the runs of a table of their own
+LONG = 0.75  # of the most steps: the runs of a table of their own
 COLUMNS = ("estimator", "evals", "ms", "variance", "steps", "evaluations", "seconds", "train")
 
 
