@@ -50,7 +50,12 @@ class Baseline(LazyState, ABC):
 
     @torch.no_grad()
     def step(
-        self, scores: Sequence[Tensor], losses: Sequence[Tensor], *, update: bool = True
+        self,
+        scores: Sequence[Tensor],
+        losses: Sequence[Tensor],
+        *,
+        update: bool = True,
+        masks: Sequence[Tensor | None] | None = None,
     ) -> Tensor:
         """L̄ as it stood before this batch, which then moves it.
 
@@ -58,8 +63,12 @@ class Baseline(LazyState, ABC):
             scores: h - σ(a), `[..., D]`, of each call.
             losses: of each call, such that they broadcast with its scores.
             update: False only reads.
+            masks: of each call, of the shape of its losses: which of them count.
         """
         weights = self._weights(scores)
+        if masks is not None:  # w = 0 where nothing is known, not only L
+            pairs = zip(weights, masks, strict=True)
+            weights = [w if mask is None else w * mask for w, mask in pairs]
         before = self.value()
         if update:
             before = self._move(weights, losses, before)
@@ -92,10 +101,12 @@ class Baseline(LazyState, ABC):
         weighted = [w * L for w, L in zip(weights, losses, strict=True)]
         # Numerators and denominators are summed over processes, not their ratios.
         num, den = (total(_sum(each, units), self.synchronised) for each in (weighted, weights))
+        said = den.any()
         num = self.decay * self.numerator + num.to(self.numerator.dtype)
         den = self.decay * self.denominator + den.to(self.denominator.dtype)
-        finite = num.isfinite()  # one bad batch must not spoil all that follow
-        num, den = num.where(finite, self.numerator), den.where(finite, self.denominator)
+        # One bad batch must not spoil all that follow, and one that says nothing moves nothing.
+        good = num.isfinite() & said
+        num, den = num.where(good, self.numerator), den.where(good, self.denominator)
         if torch.compiler.is_compiling():
             before, num, den = _at_once(before, num, den)
         self.numerator.copy_(num)

@@ -109,10 +109,17 @@ def _states(start: int, logits: Tensor) -> Tensor:
 
 def losses_of(f: Callable[[Tensor], Tensor], b: Tensor) -> Tensor:
     losses = f(b)
+    if not isinstance(losses, Tensor) or losses.is_complex():
+        got = losses.dtype if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
+        raise TypeError(
+            f"f expected to give a tensor of real losses, {tuple(b.shape[:-1])} for samples "
+            f"{tuple(b.shape)}, got {got}. Compute them from b with torch, like "
+            "(b - t).square().sum(-1), or write torch.tensor(losses)."
+        )
     if losses.shape != b.shape[:-1]:
         raise ValueError(
             f"f expected to map samples {tuple(b.shape)} to one loss each, "
             f"{tuple(b.shape[:-1])}, got {tuple(losses.shape)}. Reduce over the last axis only, "
             "like (b - t).square().sum(-1)."
         )
-    return losses
+    return losses if losses.is_floating_point() else losses.to(b.dtype)  # counts, rewards

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,16 @@ from safetensors.torch import save as tensor_bytes
 from torch import Tensor, nn
 
 from hardgate import _atomic, baselines, noise, sparsity, units
+from hardgate._state import LazyState
 from hardgate.conditional import ConditionalLinear, ConditionalMLP, Gater
+from hardgate.functional import widen
 
 __all__ = ["LoadError", "load", "save"]
 
 _KEY, _FORMAT = "hardgate", 1
 _ANYWHERE = ("device", "dtype")  # constructor arguments that the tensors answer
+_PLACES = 100_000  # modules, each counted wherever it is used: a few names can ask for 2^n
+_FAILURES = (LookupError, TypeError, ValueError, AttributeError, RuntimeError)
 _OURS = [
     *(getattr(units, name) for name in units.__all__ if name not in ("UNITS", "Unit")),
     *(sparsity.KLTarget, sparsity.AdaptiveL1, sparsity.FiringRate),
@@ -44,7 +49,8 @@ def save(model: nn.Module, path: str | PathLike[str], *, classes: Iterable[type]
 
     Whole or not at all: a crash leaves the file that was there. Units, controllers, gaters and
     conditional layers can be saved, `nn.Sequential` of them with linear layers and activations,
-    and your own classes whose constructor arguments are attributes of the same names.
+    and your own classes whose constructor arguments are attributes of the same names. A module
+    in several places is stored once, and is one again when loaded.
 
     Args:
         model: the model.
@@ -60,9 +66,16 @@ def save(model: nn.Module, path: str | PathLike[str], *, classes: Iterable[type]
         >>> torch.equal(again.experts.weight, layer.experts.weight)
         True
     """
-    names = {cls: name for name, cls in _known(classes).items()}
-    config = {"format": _FORMAT, "training": model.training, "model": _describe(model, names)}
-    state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    known = _known(classes)
+    description = _describe(model, {cls: name for name, cls in known.items()}, {})
+    state = _tensors(model)
+    try:
+        _rehearse(description, known, state)
+    except _FAILURES as error:
+        expected = "a model that its classes and their constructor arguments rebuild"
+        got = f"one that they do not: {error}. Save model.state_dict() instead."
+        raise TypeError(f"save expected {expected}, got {got}") from None
+    config = {"format": _FORMAT, "training": model.training, "model": description}
     content = tensor_bytes(state, metadata={_KEY: json.dumps(config, allow_nan=False)})
     _atomic.write(Path(path), content)
 
@@ -80,17 +93,14 @@ def load(path: str | PathLike[str], *, classes: Iterable[type] = ()) -> nn.Modul
     Returns:
         the model.
     """
-    config, state = _read(Path(path))
-    known = _known(classes)
+    (config, state), known = _read(Path(path)), _known(classes)
     try:
-        with torch.device("meta"):  # sizes first: a header must not claim more than there is
-            _check_sizes(_build(config["model"], known), state)
-        model: nn.Module = _build(config["model"], known)
-        for name, parameter in model.named_parameters():
-            parameter.data = parameter.data.to(state[name].dtype)
-        model.load_state_dict(state)
+        _rehearse(config["model"], known, state)
+        model: nn.Module = _build(config["model"], known, [])
+        _adopt_dtypes(model, state)
+        model.load_state_dict({name: state[first] for name, first in _first(model).items()})
         return model.train(bool(config["training"]))
-    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+    except _FAILURES as error:
         raise LoadError(f"{path} holds a model that cannot be built: {error}") from None
 
 
@@ -124,31 +134,44 @@ _READ: Mapping[tuple[type, str], Callable[[Any], Any] | None] = {
     (ConditionalMLP, "hidden_features"): lambda m: m.experts.out_features,
     (ConditionalMLP, "out_features"): lambda m: m.out.out_features,
     (ConditionalLinear, "out_features"): lambda m: m.experts.out_features,
-    (nn.Linear, "bias"): lambda m: m.bias is not None,
-    (nn.LayerNorm, "bias"): lambda m: m.bias is not None,
 }
 
 
-def _describe(value: Any, names: Mapping[type, str]) -> Any:
-    """`value` as JSON: a plain value, or a class and the arguments that make it."""
+def _describe(value: Any, names: Mapping[type, str], seen: dict[nn.Module, int]) -> Any:
+    """`value` as JSON: plain, or a class and its arguments; `seen` as `_build` finishes them."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple):
-        return [_describe(item, names) for item in value]
+        return [_describe(item, names, seen) for item in value]
     if isinstance(value, Tensor) and value.dim() == 0:
         return value.item()
     cls = type(value)
+    if isinstance(value, nn.Module) and value in seen:
+        return {"again": seen[value]}
     if cls not in names:
-        raise TypeError(
-            f"save expected classes of hardgate or torch's plain layers, got {cls.__name__}. "
-            f"Write save(model, path, classes=[{cls.__name__}]) and the same in load, if its "
-            "constructor arguments are attributes; or save model.state_dict()."
-        )
-    if cls is nn.Sequential:
-        children = [[name, _describe(child, names)] for name, child in value.named_children()]
-        return {"class": names[cls], "children": children}
-    arguments = {name: _describe(read(value), names) for name, read in _readers(cls)}
-    return {"class": names[cls], "arguments": arguments}
+        raise _unknown(value)
+    description: dict[str, Any] = {"class": names[cls]}
+    if cls is nn.Sequential:  # not named_children(): it leaves out a module's second place
+        parts = value._modules.items()
+        description["children"] = [[name, _describe(m, names, seen)] for name, m in parts]
+    else:
+        inner = {name: _describe(read(value), names, seen) for name, read in _readers(cls)}
+        description["arguments"] = inner
+    if isinstance(value, nn.Module):
+        seen[value] = len(seen)
+    return description
+
+
+def _unknown(value: Any) -> TypeError:
+    if isinstance(value, Tensor):
+        expected, got = "numbers, strings or modules as arguments", f"a {tuple(value.shape)} tensor"
+        return TypeError(f"save expected {expected}, got {got}. Save model.state_dict() instead.")
+    name = type(value).__name__
+    return TypeError(
+        f"save expected classes of hardgate or torch's plain layers, got {name}. Write save(model, "
+        f"path, classes=[{name}]) and the same in load, if its constructor arguments are "
+        "attributes; or save model.state_dict()."
+    )
 
 
 def _readers(cls: type) -> list[tuple[str, Callable[[Any], Any]]]:
@@ -157,10 +180,25 @@ def _readers(cls: type) -> list[tuple[str, Callable[[Any], Any]]]:
     for name, parameter in inspect.signature(cls).parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue  # torch's Tanh and Identity take anything and keep nothing
-        read = _READ.get((cls, name), lambda instance, name=name: getattr(instance, name))
+        read = _READ.get((cls, name), lambda instance, name=name: _attribute(instance, name))
         if read is not None and name not in _ANYWHERE:
             readers.append((name, read))
     return readers
+
+
+def _attribute(instance: Any, name: str) -> Any:
+    """What the constructor was given as `name`."""
+    try:
+        value = getattr(instance, name)
+    except AttributeError:
+        raise TypeError(
+            f"save expected {type(instance).__name__} to keep its argument {name} as self.{name}, "
+            f"got no such attribute. Write self.{name} = {name} in its __init__, or save "
+            "model.state_dict()."
+        ) from None
+    # torch's layers are told whether to have a bias, and keep the parameter, or None.
+    given = name == "bias" and name in getattr(instance, "_parameters", ())
+    return value is not None if given else value
 
 
 def _no_layer(controller: Any) -> None:
@@ -171,12 +209,14 @@ def _no_layer(controller: Any) -> None:
         )
 
 
-def _build(description: Any, known: Mapping[str, type]) -> Any:
-    """What `_describe` described."""
+def _build(description: Any, known: Mapping[str, type], built: list[nn.Module]) -> Any:
+    """What `_describe` described; `built` are the modules finished so far."""
     if isinstance(description, list):
-        return [_build(item, known) for item in description]
+        return [_build(item, known, built) for item in description]
     if not isinstance(description, dict):
         return description
+    if "again" in description:
+        return built[description["again"]]
     name = description["class"]
     if name not in known:
         raise LookupError(
@@ -184,12 +224,15 @@ def _build(description: Any, known: Mapping[str, type]) -> Any:
             "If it is yours, write load(path, classes=[...])"
         )
     if known[name] is nn.Sequential:
-        model = nn.Sequential()
+        made: Any = nn.Sequential()
         for child, inner in description["children"]:
-            model.add_module(child, _build(inner, known))
-        return model
-    arguments = {key: _build(value, known) for key, value in description["arguments"].items()}
-    return known[name](**arguments)
+            made.add_module(child, _build(inner, known, built))
+    else:
+        arguments = description["arguments"].items()
+        made = known[name](**{key: _build(value, known, built) for key, value in arguments})
+    if isinstance(made, nn.Module):
+        built.append(made)
+    return made
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -211,10 +254,51 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return config, state
 
 
-def _check_sizes(model: Any, state: Mapping[str, Tensor]) -> None:
+def _rehearse(description: Any, known: Mapping[str, type], state: Mapping[str, Tensor]) -> None:
+    """Build it without memory: a header must not claim more than there is."""
+    with torch.device("meta"):
+        model = _build(description, known, [])
     if not isinstance(model, nn.Module):
         raise TypeError(f"expected a module, got {type(model).__name__}")
+    if any(islice(model.named_modules(remove_duplicate=False), _PLACES, None)):
+        raise ValueError(f"expected at most {_PLACES} modules, got more")
     for name, parameter in model.named_parameters():
         if name not in state or state[name].shape != parameter.shape:
             got = tuple(state[name].shape) if name in state else "none"
             raise ValueError(f"{name} expected a tensor {tuple(parameter.shape)}, got {got}")
+    if different := set(_first(model).values()) ^ set(state):
+        raise ValueError(f"expected its tensors, got too many or too few: {sorted(different)}")
+
+
+def _first(model: nn.Module) -> dict[str, str]:
+    """For each tensor its name in the file: the first, for a module in several places."""
+    first: dict[tuple[nn.Module, str], str] = {}
+    for name in (names := dict.fromkeys(model.state_dict(), "")):
+        owner, _, leaf = name.rpartition(".")
+        names[name] = first.setdefault((model.get_submodule(owner), leaf), name)
+    return names
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    """What the file holds, each tensor once."""
+    names: dict[int, str] = {}
+    first = _first(model)
+    state = {name: v for name, v in model.state_dict().items() if first[name] == name}
+    for name, tensor in state.items():
+        if tensor.numel() and (other := names.setdefault(tensor.data_ptr(), name)) != name:
+            raise TypeError(
+                f"save expected tensors of one module each, got {name}, which is also {other}: "
+                "loaded, they would be two. Save model.state_dict() instead."
+            )
+    return {name: tensor.contiguous() for name, tensor in state.items()}
+
+
+def _adopt_dtypes(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """The dtypes that were saved; the state of units and controllers is at least fp32."""
+    for name, parameter in model.named_parameters():
+        parameter.data = parameter.data.to(state[name].dtype)
+    for prefix, module in model.named_modules():
+        for name, buffer in module.named_buffers(prefix, recurse=False):
+            if name in state:  # those that are not persistent are not stored
+                stored = widen(state[name]) if isinstance(module, LazyState) else state[name]
+                buffer.data = buffer.data.to(stored.dtype)

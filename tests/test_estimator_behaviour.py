@@ -240,6 +240,32 @@ def test_f_of_a_wrong_shape(name: str) -> None:
 
 
 @each_form
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool], ids=str)
+def test_losses_may_be_counts(name: str, dtype: torch.dtype) -> None:
+    """A count or a yes, as the same number in floating point; it has no gradient in b."""
+
+    def count(b: Tensor) -> Tensor:
+        return b.sum(-1).round().to(dtype)
+
+    if CASES[name]().needs_gradient_of_f:
+        with pytest.raises(TypeError, match="expected f to be differentiable in b"):
+            draw(CASES[name](), count, leaf(A, 20))
+        return
+    found = draw(CASES[name](), count, leaf(A, 500))
+    expected = draw(CASES[name](), lambda b: count(b).to(b.dtype), leaf(A, 500))
+    assert torch.equal(found.value, expected.value)
+    assert torch.equal(found.gradient, expected.gradient)
+    assert found.gradient.any()
+
+
+@each_form
+def test_losses_that_are_no_real_tensor(name: str) -> None:
+    for f, got in ((lambda b: 1.5, "a float"), (lambda b: (b + 0j).sum(-1), "torch.complex64")):
+        with pytest.raises(TypeError, match=rf"tensor of real losses.*got {got}.*torch.tensor\("):
+            expectation(f, torch.zeros(2, 3), CASES[name]())  # type: ignore[arg-type]
+
+
+@each_form
 def test_context_where_it_is_of_no_use(name: str) -> None:
     estimator, context = CASES[name](), torch.zeros(2, 5)
     if estimator.uses_context:

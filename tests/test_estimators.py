@@ -144,9 +144,14 @@ def test_a_baseline_that_contains_the_sample_is_seen() -> None:
 
 class SelfIncluding(MeanBaseline):
     def step(
-        self, scores: Sequence[Tensor], losses: Sequence[Tensor], *, update: bool = True
+        self,
+        scores: Sequence[Tensor],
+        losses: Sequence[Tensor],
+        *,
+        update: bool = True,
+        masks: Sequence[Tensor | None] | None = None,
     ) -> Tensor:
-        super().step(scores, losses, update=update)
+        super().step(scores, losses, update=update, masks=masks)
         return self.value()
 
 

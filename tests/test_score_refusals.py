@@ -9,7 +9,7 @@ import torch
 
 import hardgate
 from hardgate import StochasticBinary, score_loss
-from tests.score_net import FORGOTTEN, NO_PASS, Net, leaf, step
+from tests.score_net import FORGOTTEN, NO_PASS, Net, close, leaf, step
 
 X = leaf(4, 3).detach()
 
@@ -74,6 +74,46 @@ def test_calls_left_behind_by_another_forward_pass() -> None:
     step(model, X).backward()
     model(X)
     score_loss(model, model(X).detach()).backward()  # said to be meant for both
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["before", "after"])
+def test_calls_left_behind_with_another_number_of_examples(first: bool) -> None:
+    """What is wrong is the left-over call, not the losses."""
+    model = Net()
+    if first:
+        model(X[:2])
+    losses = model(X)
+    if not first:
+        model(X[:2])
+    with pytest.raises(
+        RuntimeError, match=r"do not depend on 1 of them(.|\n)*no_grad(.|\n)*clear_"
+    ):
+        score_loss(model, losses)
+    model(X[:2])
+    with pytest.raises(ValueError, match=r"a has shape \(2, 3\), so losses of shape \(2,\), got"):
+        score_loss(model, losses)  # alone, it is the losses that are wrong
+
+
+def test_time_first() -> None:
+    """What the error says to type gives the gradient of [B, T, D], baselines and all."""
+    steps, examples = 5, 4
+    a, u = leaf(examples, steps, 3), torch.rand(examples, steps, 3)
+    unit, reference = StochasticBinary(), StochasticBinary()
+    for seed in range(3):
+        losses = leaf(examples, seed=seed).detach() + 3
+        unit(a.transpose(0, 1))
+        words = r"got \(4,\)(.|\n)*time-first(.|\n)*\[B, T, D\](.|\n)*5 \* losses.expand\(5, 4\)\)"
+        with pytest.raises(ValueError, match=words):
+            score_loss(unit, losses)
+        unit(a.transpose(0, 1), u.transpose(0, 1))
+        (gradient,) = torch.autograd.grad(score_loss(unit, 5 * losses.expand(5, 4)), a)
+        reference(a, u)
+        (truth,) = torch.autograd.grad(score_loss(reference, losses), a)
+        close(gradient, truth)
+        assert gradient.abs().sum() > 0
+    unit(leaf(steps, examples, 3))
+    with pytest.raises(ValueError, match=r"got \(3,\). Write"):  # of no axis: nothing is guessed
+        score_loss(unit, torch.rand(3))
 
 
 def test_endless_forward_passes(monkeypatch: pytest.MonkeyPatch) -> None:

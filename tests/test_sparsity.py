@@ -26,6 +26,7 @@ from hardgate import (
     max_norm_,
 )
 from hardgate.units._bernoulli import BernoulliUnit
+from hardgate.units._unit import EvalMode
 
 NOT_SOFT = ("Rectifier", "Sigmoid", "BinaryConcrete")
 SOFT = [n for n in UNITS if not n.startswith(NOT_SOFT) and "False" not in n]
@@ -333,6 +334,17 @@ def test_calibration_refusals() -> None:
         calibrate_thresholds(StraightThrough(), [])
     with pytest.raises(ValueError, match="rate"):
         calibrate_thresholds(StraightThrough(), [torch.zeros(1, 1)], rate=0.0)
+
+
+@pytest.mark.parametrize("mode", ["sample", "mean"])
+def test_a_mode_without_a_threshold_is_not_calibrated(mode: EvalMode) -> None:
+    unit, a = StraightThrough(eval_mode=mode), randn(100, 50)
+    with pytest.raises(ValueError, match=rf"'threshold', got '{mode}'.*'0'.*Write unit.eval_mode"):
+        calibrate_thresholds(nn.Sequential(unit), [a], rate=0.1)
+    assert unit.threshold.item() == 0
+    assert (unit.eval()(a) != 0).float().mean() > 0.3  # not the 0.1 that would have been reported
+    unit.eval_mode = "threshold"  # as the message says
+    assert calibrate_thresholds(unit, [a], rate=0.1)[""] == pytest.approx(0.1, abs=1e-3)
 
 
 def test_max_norm() -> None:

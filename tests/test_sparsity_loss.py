@@ -11,9 +11,11 @@ from torch.utils.checkpoint import checkpoint
 
 from hardgate import (
     AdaptiveL1,
+    Controller,
     FiringRate,
     KLTarget,
     NoisyRectifier,
+    StraightThrough,
     Unit,
 )
 from hardgate.sparsity.collect import sparsity_loss
@@ -62,6 +64,45 @@ def test_sparsity_loss_counts_the_last_pass_once() -> None:
     layer.eval()(x)
     assert sparsity_loss(layer) == 0
     assert sparsity_loss(mlp()) == 0  # nothing is steered
+
+
+class ByHand(nn.Module):
+    """Owns a controller and a unit, and is no gater."""
+
+    def __init__(self, sparsity: Controller) -> None:
+        super().__init__()
+        self.layer, self.unit, self.sparsity = nn.Linear(6, 6), StraightThrough(), sparsity
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        a = self.layer(x)
+        h = self.unit(a)
+        return h, self.sparsity(self.unit, a, h)
+
+
+def test_a_controller_that_no_gater_owns_is_refused() -> None:
+    net, x = ByHand(KLTarget(0.1, weight=1.0)), torch.randn(5, 6)
+    words = r"got KLTarget, owned by no Gater \({}\)(.|\n)*penalty = controller\(unit, a, h\)"
+    net(x)
+    with pytest.raises(RuntimeError, match=words.format("sparsity")):
+        sparsity_loss(net)
+    with pytest.raises(RuntimeError, match=words.format("the model itself")):
+        sparsity_loss(net.sparsity)
+    gated = mlp(None, 6, 20, 6, sparsity=KLTarget(0.1, weight=1.0))
+    both = nn.Sequential(gated, net)
+    h, penalty = both(x)
+    with pytest.raises(RuntimeError, match=words.format("1.sparsity") + r"(.|\n)*\(model.gater\)"):
+        sparsity_loss(both)
+    (h.sum() + penalty + sparsity_loss(gated)).backward()  # and that, as it says, works
+    assert sparsity_loss(both.eval()) == 0
+
+
+def test_a_controller_may_be_owned_and_called_by_hand() -> None:
+    layer = mlp(None, 6, 20, 6, sparsity=KLTarget(0.1, weight=1.0))
+    assert layer.gater.sparsity is not None
+    net, x = ByHand(layer.gater.sparsity), torch.randn(5, 6)
+    both = nn.Sequential(net, layer)
+    layer(x)
+    assert (net(x)[1] + sparsity_loss(both)).requires_grad
 
 
 def test_forgetting_sparsity_loss_is_noticed() -> None:

@@ -157,6 +157,26 @@ def test_bad_options(folder: Path) -> None:
     assert "expected NAME=VALUE" in says("rectifier", storage, "--set=lr")
     assert "'sped' is not a setting" in says("rectifier", storage, "--set=sped=1")
     assert "--storage expected a database" in says("rectifier", "--storage=elsewhere")
+    nowhere = "sqlite:////proc/nowhere/x.db"  # a folder that cannot be made
+    assert "--storage expected a database" in says("rectifier", f"--storage={nowhere}")
+    assert "[Errno" in says("rectifier", f"--storage={nowhere}")
+
+
+def test_bad_data_leaves_no_study_behind(folder: Path) -> None:
+    storage = f"--storage=sqlite:///{folder}/new/x.db"
+    result = CliRunner().invoke(app, ["sweep", "rectifier", storage, f"--data={folder / 'none'}"])
+    assert result.exit_code == 2, result.output
+    assert "none" in re.sub(r"[\s│]+", "", result.output)
+    assert not (folder / "new").exists()
+
+
+def test_help_and_error_name_the_extra_in_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """rich takes [sweep] for a style, and swallows it."""
+    said = CliRunner().invoke(app, ["sweep", "--help"], env={"COLUMNS": "200"}).output
+    assert "pip install 'hardgate[sweep]'" in said
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    said = CliRunner().invoke(app, ["sweep", "rectifier"], env={"COLUMNS": "200"}).output
+    assert "pip install 'hardgate[sweep]'" in said
 
 
 def test_opening_twice_queues_the_own_settings_once(folder: Path) -> None:

@@ -103,10 +103,15 @@ def compare_command(
     problems = _problems(problem or list(PROBLEMS))
     check_outputs(figure_file, json_file)
     start = time.perf_counter()
-    rounds = _run(problems, chosen, samples, seed, console)
+    try:
+        rounds = _run(problems, chosen, samples, seed, console)
+    except UserProblemError as error:  # at a b that was not tried when the file was read
+        raise typer.BadParameter(str(error), param_hint="--problem") from None
     for played in rounds:
         _show(console, played, budget)
-    console.print(report.CAPTION.format(budget=budget), highlight=False)
+    count = sum(len(played.rows) for played in rounds)
+    if count:
+        console.print(report.CAPTION.format(budget=budget), highlight=False)
     written = [str(path) for path in figures(rounds, figure_file)]
     options = {"samples": samples, "samples_per_estimate": ks, "budget": budget, "seed": seed}
     record = report.record(rounds, options)
@@ -116,9 +121,9 @@ def compare_command(
     if write is not None:
         write.write_text(report.write(write.read_text(), record))
         written.append(str(write))
-    count = sum(len(played.rows) for played in rounds)
+    to = f" → {', '.join(written)}" if written else ""
     console.print(
-        f"{count} measurements in {time.perf_counter() - start:.0f} s → {', '.join(written)}",
+        f"{count} measurements in {time.perf_counter() - start:.0f} s{to}",
         highlight=False,
         soft_wrap=True,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,12 +19,16 @@ from hardgate.lab.measure import Measurement, evaluations, gradient_samples, mea
 from hardgate.lab.problems import Problem
 from hardgate.lab.timing import Run, interleave
 from hardgate.lab.truth import Truth
+from hardgate.lab.user_problem import NotBinaryError, UserProblemError
 
 # Some 1500 z-scores are looked at; one beyond 5.5 among them has probability below 1e-4.
 Z_LEVEL = 5.5
 BATCH = 100  # gradients at a time, when they are timed
 _MOST_EVALS = 2048  # per gradient: enumeration of 11 units
 _SECONDS = 1.0  # of timing, per problem, all contestants taking turns
+_NOT_FINITE = "its gradient is not finite, as f has none at some b"
+_LEAST_SCALE = 1e-12  # as in `measure`, where the gradient vanishes
+_NO_TRUTH = Truth(torch.zeros(1), torch.zeros(1), "not sought, as nobody took part")
 
 
 @dataclass(frozen=True)
@@ -58,7 +62,10 @@ class Row:
         return self.measured.variance * self.microseconds
 
     def error(self, evaluations: float, scale: float) -> float:
-        """√(bias² + variance/n) / ‖truth‖, n estimates averaged within so many evaluations."""
+        """√(bias² + variance/n) / ‖truth‖, n estimates averaged within so many evaluations.
+
+        nan where the truth vanishes, as the bias is.
+        """
         variance = self.per_evaluation / evaluations / scale**2
         return math.sqrt(self.measured.bias**2 + variance)
 
@@ -139,23 +146,42 @@ def contest(
         else:
             left_out.append(LeftOut(name, contestant.name, why))
             yield f"{contestant.name} on {name}: left out", None
-    truth = _truth(problem, present, samples, seed)
-    times = _microseconds(present, problem)
+    rows: list[Row] = []
+    truth = _truth(problem, present, samples, seed) if present else _NO_TRUTH
+    times = _microseconds(present, problem) if present else {}
     yield f"timing on {name}", None
-    rows = []
     for contestant in present:
-        made = contestant.make()
-        own = truths.own(made, problem) if contestant.own_objective else truth  # type: ignore[arg-type]
         luck = zlib.crc32(f"{seed} {name} {contestant.name}".encode())
-        measured = measure(made, problem, own, samples, luck)
-        rows.append(_row(name, contestant, measured, times[contestant.name]))
+        try:
+            measured = _measured(contestant, problem, truth, samples, luck)
+        except (NotBinaryError, _NotFiniteError) as error:  # at a b that `refusal` did not see
+            left_out.append(LeftOut(name, contestant.name, str(error)))
+        else:
+            rows.append(_row(name, contestant, measured, times[contestant.name]))
         yield f"{contestant.name} on {name}", None
-    scale = truth.gradient.norm().item()
+    scale = truth.gradient.norm().clamp(min=_LEAST_SCALE).item()
     D = problem.logits.numel()
     yield (
         f"{name} done",
         Round(name, problem.about, D, differentiable, truth.how, scale, rows, left_out),
     )
+
+
+class _NotFiniteError(ValueError):
+    """A gradient that is infinite or nan at some b."""
+
+
+def _measured(
+    contestant: Contestant, problem: Problem, truth: Truth, samples: int, seed: int
+) -> Measurement:
+    made = contestant.make()
+    own = truths.own(made, problem) if contestant.own_objective else truth  # type: ignore[arg-type]
+    measured = measure(made, problem, own, samples, seed)
+    if not math.isfinite(measured.cosine):  # the mean over all draws
+        raise _NotFiniteError(_NOT_FINITE)
+    if own is truth and _vanishes(truth):
+        return replace(measured, bias=math.nan, noise=math.nan)  # both are relative to it
+    return measured
 
 
 def _row(problem: str, contestant: Contestant, measured: Measurement, microseconds: float) -> Row:
@@ -175,8 +201,33 @@ def _row(problem: str, contestant: Contestant, measured: Measurement, microsecon
 
 def _truth(problem: Problem, present: list[Contestant], samples: int, seed: int) -> Truth:
     if problem.logits.numel() <= truths.MOST_UNITS:
-        return truths.enumerated(problem)
-    return long_run(present, problem, samples, seed)
+        truth = _enumerated(problem)
+    else:
+        truth = long_run(present, problem, samples, seed)
+    if _vanishes(truth):
+        how = f"{truth.how}, and zero: bias and error, relative to it, are not defined"
+        return replace(truth, how=how)
+    return truth
+
+
+def _enumerated(problem: Problem) -> Truth:
+    """Exact but for rounding, which is that of the largest loss: all of it, where f is constant."""
+    largest = 0.0
+
+    def f(b: Tensor) -> Tensor:
+        nonlocal largest
+        losses = problem.f(b)
+        largest = max(largest, losses.abs().max().item())
+        return losses
+
+    truth = truths.enumerated(replace(problem, f=f))
+    rounding = torch.finfo(problem.logits.dtype).eps * largest
+    return replace(truth, error=torch.full_like(truth.gradient, rounding))
+
+
+def _vanishes(truth: Truth) -> bool:
+    """Whether the gradient cannot be told from zero."""
+    return bool(truth.gradient.norm() <= truth.error.norm())
 
 
 def _microseconds(contestants: list[Contestant], problem: Problem) -> dict[str, float]:
@@ -208,8 +259,14 @@ def refusal(contestant: Contestant, problem: Problem, differentiable: bool) -> s
     try:
         made = contestant.make().to(problem.logits.dtype)
         evals = evaluations(made, problem)
-    except Exception as error:  # whatever a user's f does at points that are not binary
+        if evals > _MOST_EVALS:
+            return f"{evals:,} evaluations of f per gradient"
+        generator = torch.Generator().manual_seed(0)
+        tried = gradient_samples(made, problem.f, problem.logits, BATCH, generator)
+    except NotBinaryError as error:
+        return str(error)
+    except UserProblemError:  # at b of zeros and ones: nobody can do without them
+        raise
+    except Exception as error:  # what the estimator asks for, and f or the problem does not allow
         return f"{type(error).__name__}: {str(error).partition('. ')[0]}"
-    if evals > _MOST_EVALS:
-        return f"{evals:,} evaluations of f per gradient"
-    return None
+    return None if tried.isfinite().all() else _NOT_FINITE

@@ -21,13 +21,12 @@ def recommend(played: Round) -> str:
     rivals = [r for r in played.rows if not r.own_objective and not r.contradicts]
     unbiased = [r for r in rivals if r.unbiased]
     if not rivals:
-        return "Nobody to recommend: nothing that estimates this gradient was compared."
-    if not unbiased:
-        best = min(rivals, key=lambda r: r.measured.bias)
         return (
-            f"No unbiased estimator was compared. Least biased: {best.estimator} "
-            f"({_percent(best.measured.bias)}). Add --estimator RLOO."
+            "Nobody to recommend: nothing that estimates this gradient was compared. Add "
+            "--estimator RLOO, which needs values of f only."
         )
+    if not unbiased:
+        return f"No unbiased estimator was compared. {_least_biased(rivals)}Add --estimator RLOO."
     all_unbiased, best = unbiased, least(unbiased)
     said = [_first(best, unbiased, played)]
     for asks, otherwise in _WITHOUT:
@@ -86,6 +85,14 @@ def _first(best: Row, unbiased: Sequence[Row], played: Round) -> str:
     if not facts:
         facts.append("it needs values of f only")
     return f"{text}; {', '.join(facts)}."
+
+
+def _least_biased(biased: Sequence[Row]) -> str:
+    """Nobody, where the gradient is zero and no bias is defined."""
+    best = min(biased, key=lambda r: r.measured.bias)
+    if math.isnan(best.measured.bias):
+        return ""
+    return f"Least biased: {best.estimator} ({_percent(best.measured.bias)}). "
 
 
 def _biased(best: Row, biased: Sequence[Row], scale: float) -> list[str]:

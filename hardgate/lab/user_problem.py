@@ -18,10 +18,15 @@ _WRITE = (
     "    logits = torch.zeros(10)\n"
     "    def f(b): return (b - 0.4).square().sum(-1)"
 )
+_SHOWN = 12  # units of a b in a message
 
 
 class UserProblemError(ValueError):
     """The file does not hold a problem; the message says what it should hold."""
+
+
+class NotBinaryError(UserProblemError):
+    """f fails at points that are not binary: of no concern to those who do not ask for them."""
 
 
 def load(path: Path) -> Problem:
@@ -32,7 +37,8 @@ def load(path: Path) -> Problem:
             axes may come in front. A docstring becomes the problem's description.
 
     Returns:
-        the problem, tried out on a few samples.
+        the problem, tried out on a few samples; its f raises `UserProblemError` wherever it
+        fails later.
     """
     module = _run(path)
     logits = _logits(path, getattr(module, "logits", None))
@@ -41,12 +47,15 @@ def load(path: Path) -> Problem:
         raise UserProblemError(f"{path} expected a function f(b), got {_kind(f)}. {_WRITE}")
 
     def checked(b: Tensor) -> Tensor:
-        losses: Tensor = f(b)
-        return losses
+        try:
+            losses = f(b)
+        except Exception as error:  # whatever it is that a user's f does
+            raise _failed(path, b, error) from error
+        return _losses(path, b, losses)
 
     about = (module.__doc__ or "").strip().partition("\n")[0].rstrip(".")
     problem = Problem(about or f"the problem of {path}", logits, checked)
-    _try(path, problem)
+    _try(problem)
     return problem
 
 
@@ -81,28 +90,60 @@ def _logits(path: Path, logits: object) -> Tensor:
     return logits.detach()
 
 
-def _try(path: Path, problem: Problem) -> None:
-    """On `[2, 3, D]` and `[2, D]`, as estimators call it."""
+def _try(problem: Problem) -> None:
+    """As estimators call it: with axes in front, also of length 1; and at all off and all on."""
     D, generator = problem.logits.numel(), torch.Generator().manual_seed(0)
-    for shape in ((2, 3, D), (2, D)):
-        b = (torch.rand(shape, generator=generator) < 0.5).to(problem.logits)
-        try:
-            losses = problem.f(b)
-        except Exception as error:
-            raise UserProblemError(
-                f"f of {path} expected to map samples {shape} to losses {shape[:-1]}, got "
-                f"{_where(path, error)}. Use operations on the last axis only, like sum(-1)."
-            ) from error
-        if not isinstance(losses, Tensor) or losses.shape != b.shape[:-1]:
-            raise UserProblemError(
-                f"f of {path} expected to map samples {shape} to one loss each, {shape[:-1]}, "
-                f"got {_kind(losses)}. Reduce over the last axis only, like sum(-1)."
-            )
-        if not losses.is_floating_point() or not losses.isfinite().all():
-            raise UserProblemError(
-                f"f of {path} expected finite floating point losses, got {_kind(losses)} with "
-                f"values like {losses.flatten()[:3].tolist()}. Write losses.float(), or mend f."
-            )
+    for shape in ((2, 3, D), (2, D), (1, 1, D)):
+        problem.f((torch.rand(shape, generator=generator) < 0.5).to(problem.logits))
+    problem.f(problem.logits.new_tensor([[0.0], [1.0]]).repeat(1, D))
+
+
+def _failed(path: Path, b: Tensor, error: Exception) -> UserProblemError:
+    """f raised an error of its own."""
+    if not _binary(b).all():
+        return NotBinaryError(f"f of {path} fails where b is not binary: {_where(path, error)}")
+    shape = tuple(b.shape)
+    return UserProblemError(
+        f"f of {path} expected to map samples {shape} to losses {shape[:-1]}, got "
+        f"{_where(path, error)}. Use operations on the last axis only, like sum(-1)."
+    )
+
+
+def _losses(path: Path, b: Tensor, losses: object) -> Tensor:
+    """What f returned, if it is one finite loss for each sample."""
+    shape = tuple(b.shape)
+    if not isinstance(losses, Tensor) or losses.shape != b.shape[:-1]:
+        raise UserProblemError(
+            f"f of {path} expected to map samples {shape} to one loss each, {shape[:-1]}, "
+            f"got {_kind(losses)}. Reduce over the last axis only, like sum(-1), and do not "
+            "squeeze()."
+        )
+    if not losses.is_floating_point():
+        raise UserProblemError(
+            f"f of {path} expected floating point losses, got {_kind(losses)} with values like "
+            f"{losses.flatten()[:3].tolist()}. Write losses.float()."
+        )
+    if losses.isfinite().all():
+        return losses
+    wrong = ~losses.isfinite()
+    binary = wrong & _binary(b)
+    if not binary.any():
+        raise NotBinaryError(f"f of {path} is not finite where b is not binary")
+    raise UserProblemError(
+        f"f of {path} expected a finite loss for every b of zeros and ones, got "
+        f"{losses[binary][0].item()} at b = {_shortened(b[binary][0])}. Mend f there, for example "
+        "with clamp(min=1e-6) before a log."
+    )
+
+
+def _binary(b: Tensor) -> Tensor:
+    """Which samples are of zeros and ones only: `[...]`."""
+    return ((b == 0) | (b == 1)).all(-1)
+
+
+def _shortened(b: Tensor) -> str:
+    digits = ", ".join(f"{x:.0f}" for x in b[:_SHOWN].tolist())
+    return f"[{digits}, …]" if len(b) > _SHOWN else f"[{digits}]"
 
 
 def _kind(x: object) -> str:

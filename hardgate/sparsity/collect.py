@@ -81,7 +81,8 @@ def sparsity_loss(model: nn.Module) -> Tensor:
     """The sum of the penalties of every controller that a `Gater` in `model` owns.
 
     Each is that of its gater's last forward pass in training mode with gradients enabled, and
-    counts once: it is forgotten here. In evaluation mode there is none, and the sum is zero.
+    counts once: it is forgotten here. In evaluation mode there is none, and the sum is zero. A
+    controller in training mode that no gater owns is refused: nobody calls it here.
 
     Args:
         model: any module that contains gaters (or is one).
@@ -102,6 +103,7 @@ def sparsity_loss(model: nn.Module) -> Tensor:
         0.0
     """
     owners = [m for m in model.modules() if isinstance(m, Steered) and m.sparsity is not None]
+    _check_owned(model, owners)
     penalties = [p for p in (owner.take_penalty() for owner in owners) if p is not None]
     if not penalties and any(owner.training for owner in owners):
         raise RuntimeError(
@@ -113,3 +115,16 @@ def sparsity_loss(model: nn.Module) -> Tensor:
     for penalty in penalties:
         total = total + penalty.to(total.device)
     return total
+
+
+def _check_owned(model: nn.Module, owners: list[Steered]) -> None:
+    for name, m in model.named_modules():
+        if not isinstance(m, Controller) or not m.training:
+            continue
+        if not any(owner.sparsity is m for owner in owners):
+            raise RuntimeError(
+                f"sparsity_loss expected controllers that a Gater owns, got {type(m).__name__}, "
+                f"owned by no Gater ({name or 'the model itself'}): its penalty would be left out. "
+                "Write\n    penalty = controller(unit, a, h)\nand add it to the loss; call "
+                "sparsity_loss on the gaters alone, if there are any: sparsity_loss(model.gater)."
+            )

@@ -27,7 +27,7 @@ def calibrate_thresholds(
     data. The model runs in evaluation mode and is put back as it was.
 
     Args:
-        model: contains the units.
+        model: contains the units, all with `eval_mode="threshold"`.
         batches: inputs x, or tuples whose first entry is x (a DataLoader); a generator is
             kept in memory where it is needed more than once.
         rate: the fraction of units on.
@@ -47,6 +47,7 @@ def calibrate_thresholds(
     units = {name: m for name, m in model.named_modules() if isinstance(m, Unit)}
     if not units:
         raise ValueError("calibrate_thresholds found no hardgate unit in this model.")
+    _check_modes(units)
     if len(units) > 1 and iter(batches) is batches:
         batches = list(batches)
     reached: dict[str, float] = {}
@@ -57,6 +58,17 @@ def calibrate_thresholds(
             unit = waiting.pop(name)
             reached[name] = _set_threshold(unit, gather(a, unit.synchronised), rate, per_unit)
     return reached
+
+
+def _check_modes(units: dict[str, Unit]) -> None:
+    """The other modes ignore the threshold: they would not have the density that is reported."""
+    for name, unit in units.items():
+        if unit.eval_mode != "threshold":
+            raise ValueError(
+                f"calibrate_thresholds expected units with eval_mode='threshold', got "
+                f"{unit.eval_mode!r}, which uses no threshold, for {name!r} "
+                f"({type(unit).__name__}). Write unit.eval_mode = 'threshold' first."
+            )
 
 
 def _set_threshold(unit: Unit, a: Tensor, rate: float, each: bool) -> float:

@@ -46,7 +46,7 @@ def sweep_command(
         "out/sweep.png"
     ),
 ) -> None:
-    """Search the settings that the paper left open, on validation.
+    r"""Search the settings that the paper left open, on validation.
 
     Each trial trains the row for a few epochs on a fast-falling learning
     rate; a trial that is worse than the median of the others at the same
@@ -54,7 +54,7 @@ def sweep_command(
     images are never read. The same command carries on, also after a kill;
     run it on several machines with one storage, and they share the work.
 
-    Needs Optuna: pip install 'hardgate[sweep]'.
+    Needs Optuna: pip install 'hardgate\[sweep]'.
 
     Examples:
 
@@ -74,9 +74,8 @@ def sweep_command(
     sweep = Sweep(row, epochs, trials, storage, dataset, data, seed, changes)
     try:
         sweep.settings()
-        _make_folder(storage)
-        study = open_study(sweep)
         load(dataset, data, say=lambda message: console.print(message, highlight=False))
+        study = open_study(sweep)  # last: a command that is refused leaves no study behind
     except (SettingsError, SweepError, DataError) as error:
         raise typer.BadParameter(str(error)) from None
     before = len(finished(study))
@@ -90,11 +89,6 @@ def _pair(text: str) -> tuple[str, str]:
     if not sign:
         raise typer.BadParameter(f"--set expected NAME=VALUE, like lr=0.05, got {text!r}.")
     return name, value
-
-
-def _make_folder(storage: str) -> None:
-    if storage.startswith("sqlite:///"):
-        Path(storage.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
 
 
 def _run(sweep: Sweep, jobs: int) -> None:

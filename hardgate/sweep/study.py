@@ -68,6 +68,7 @@ class Sweep:
 def open_study(sweep: Sweep, worker: int = 0) -> optuna.Study:
     """The study in its storage; made there, the row's own settings as first trial, if it is new."""
     try:
+        _make_folder(sweep.storage)
         # A worker that was killed leaves a trial behind, which another runs again.
         warnings.simplefilter("ignore", ExperimentalWarning)  # of that very callback
         storage = RDBStorage(
@@ -83,13 +84,18 @@ def open_study(sweep: Sweep, worker: int = 0) -> optuna.Study:
             sampler=optuna.samplers.TPESampler(seed=1000 * sweep.seed + worker),
             pruner=optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1),
         )
-    except Exception as error:  # SQLAlchemy's, the driver's, or a missing driver
+    except Exception as error:  # the disk's, SQLAlchemy's, the driver's, or a missing driver
         raise SweepError(
             f"--storage expected a database, like sqlite:///sweep.db or postgresql://user@host/db, "
             f"got {sweep.storage!r}: {str(error).splitlines()[0]}"
         ) from None
     study.enqueue_trial(start(sweep.row, sweep.settings()), skip_if_exists=True)
     return study
+
+
+def _make_folder(storage: str) -> None:
+    if storage.startswith("sqlite:///"):
+        Path(storage.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
 
 
 def work(sweep: Sweep, worker: int, tell: Callable[[FrozenTrial], None]) -> None:
