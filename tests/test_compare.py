@@ -230,6 +230,8 @@ def test_the_long_run_is_near_the_truth_and_knows_its_error() -> None:
     assert (error / truth.error).abs().max() > 0.5  # an error as large as it says
     fallback = long_run(named("StraightThrough"), problem, 1000, 0)
     assert "RLOO(4)" in fallback.how
+    steep = Problem("", problem.logits, lambda b: b.sqrt().sum(-1))  # no derivative at 0
+    assert "RLOO(2)" in long_run(named("DoubleCV(2)", "RLOO(2)"), steep, 100, 0).how
 
 
 def test_time_is_that_of_one_gradient(monkeypatch: pytest.MonkeyPatch) -> None:

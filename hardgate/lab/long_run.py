@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -32,7 +33,8 @@ def long_run(contestants: Sequence[Contestant], problem: Problem, samples: int, 
 
     def scatter(contestant: Contestant) -> float:
         pilot = draw(contestant.make(), problem, origin, _PILOT, seed, teach=False)
-        return pilot.variance.sum().item() * pilot.evals
+        spread = pilot.variance.sum().item() * pilot.evals
+        return spread if math.isfinite(spread) else math.inf  # NaN would win
 
     best = min(tried, key=scatter)
     sums = draw(best.make(), problem, origin, _LONGER * samples, seed + 1)
