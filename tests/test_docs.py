@@ -8,6 +8,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -78,6 +79,18 @@ def test_bench_tables_are_those_of_the_committed_results() -> None:
     page = (ROOT / "docs" / "conditional.md").read_text()
     record = json.loads((ROOT / "results" / "bench.json").read_text())
     assert bench_report.write(page, record) == page
+
+
+@pytest.mark.parametrize("case", ["1024-4096-1024", "784-2000-10"])
+def test_recorded_time_is_a_line_in_the_density(case: str) -> None:
+    """The kernels' work is that of the gates that are on, and little besides."""
+    record = json.loads((ROOT / "results" / "bench.json").read_text())
+    rows = [t for t in record["timings"] if (t["table"], t["case"]) == ("density", case)]
+    density = np.array([t["density"] for t in rows])
+    time, dense = (np.array([t["milliseconds"][k] for t in rows]) for k in ("sparse", "dense"))
+    slope, intercept = np.polyfit(density, time, 1)
+    assert np.corrcoef(density, time)[0, 1] > 0.98
+    assert 0 < intercept < 0.2 * np.median(dense) < slope
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/reproduction.md"])

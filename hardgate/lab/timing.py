@@ -23,28 +23,29 @@ def rounds(runs: dict[str, Run], seconds: float, least: int = 3) -> Rounds:
 
     The first call of a streak finds the caches as the others left them, the rest as a loop would.
     """
-    for run in runs.values():
-        run()
-    first: dict[str, list[float]] = {name: [] for name in runs}
-    later: dict[str, list[float]] = {name: [] for name in runs}
-    stop = time.perf_counter() + seconds
-    while time.perf_counter() < stop or len(next(iter(first.values()))) < least:
-        for name, run in runs.items():
-            first[name].append(_clock(run))
-            later[name] += [_clock(run) for _ in range(STREAK - 1)]
-    return Rounds(_medians(later), _medians(first))
+    turns = _turns(runs, seconds, least, STREAK)
+    steady = {name: _median([t for turn in of for t in turn[1:]]) for name, of in turns.items()}
+    return Rounds(steady, {name: _median([turn[0] for turn in of]) for name, of in turns.items()})
 
 
 def interleave(runs: dict[str, Run], seconds: float, least: int = 5) -> dict[str, float]:
     """The median time of each run in milliseconds, taking turns for about `seconds` in all."""
+    turns = _turns(runs, seconds, least, 1)
+    return {name: _median([turn[0] for turn in of]) for name, of in turns.items()}
+
+
+def _turns(
+    runs: dict[str, Run], seconds: float, least: int, streak: int
+) -> dict[str, list[list[float]]]:
+    """The seconds of each call, by run and turn of so many calls; at least so many turns."""
     for run in runs.values():  # warm: compile, fill caches
         run()
-    times: dict[str, list[float]] = {name: [] for name in runs}
+    turns: dict[str, list[list[float]]] = {name: [] for name in runs}
     stop = time.perf_counter() + seconds
-    while time.perf_counter() < stop or len(next(iter(times.values()))) < least:
+    while time.perf_counter() < stop or len(next(iter(turns.values()))) < least:
         for name, run in runs.items():
-            times[name].append(_clock(run))
-    return _medians(times)
+            turns[name].append([_clock(run) for _ in range(streak)])
+    return turns
 
 
 def _clock(run: Run) -> float:
@@ -53,6 +54,6 @@ def _clock(run: Run) -> float:
     return time.perf_counter() - start
 
 
-def _medians(times: dict[str, list[float]]) -> dict[str, float]:
+def _median(times: list[float]) -> float:
     """In milliseconds."""
-    return {name: 1e3 * statistics.median(samples) for name, samples in times.items()}
+    return 1e3 * statistics.median(times)
