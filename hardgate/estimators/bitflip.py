@@ -37,7 +37,7 @@ class BitFlip(Estimator):
 
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
         u, v = noise
-        b = sample(a, u)
+        b = sample(torch.sigmoid(a), u)
         chosen = draw_unit(torch.ones_like(b), v)
         losses = losses_of(f, b)
         with torch.no_grad():  # flip_j b is no sample of b: it has no part in the value

@@ -55,7 +55,7 @@ class DoubleCV(ManySamples):
 
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
         p = torch.sigmoid(a)
-        b = sample(a, single(noise))  # [K, ..., D]
+        b = sample(p, single(noise))  # [K, ..., D]
         losses, gradient = value_and_gradient(f, b)
         score = b - p
         c = across(gradient, score)

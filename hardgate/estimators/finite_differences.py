@@ -40,11 +40,11 @@ class FiniteDifferences(Perturbation):
 
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
         u = single(noise)
-        losses = losses_of(f, sample(a, u))
+        losses = losses_of(f, sample(torch.sigmoid(a), u))
 
         def difference(e: Tensor) -> Tensor:
             moved = torch.stack([a + self.step * e, a - self.step * e])
-            apart = losses_of(f, sample(moved, u))
+            apart = losses_of(f, sample(torch.sigmoid(moved), u))
             return apart[0] - apart[1]
 
         return Estimate(losses, unit_by_unit(difference, a) / (2 * self.step))

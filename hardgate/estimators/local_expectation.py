@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise, sample
@@ -34,7 +35,7 @@ class LocalExpectation(Estimator):
     n_evals = "D + 1"
 
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
-        b = sample(a, single(noise))
+        b = sample(torch.sigmoid(a), single(noise))
         losses = losses_of(f, b)
         return Estimate(losses, flip_gradient(a, b, flip_differences(f, b, losses)))
 

@@ -66,7 +66,7 @@ class MuProp(Estimator):
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
         p = torch.sigmoid(a)
         mean_field, slope = value_and_gradient(f, p)
-        b = sample(a, single(noise))
+        b = sample(p, single(noise))
         losses = losses_of(f, b)
         score = b - p
         expansion = mean_field.detach() + (slope * score).sum(-1)

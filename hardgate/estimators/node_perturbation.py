@@ -38,7 +38,7 @@ class NodePerturbation(Perturbation):
 
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
         u, z = noise
-        losses = losses_of(f, sample(a, u))
+        losses = losses_of(f, sample(torch.sigmoid(a), u))
         with torch.no_grad():
-            difference = losses_of(f, sample(a + self.step * z, u)) - losses
+            difference = losses_of(f, sample(torch.sigmoid(a + self.step * z), u)) - losses
         return Estimate(losses, difference.unsqueeze(-1) * z / self.step)  # ξ/s² = z/s

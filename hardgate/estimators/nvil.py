@@ -59,7 +59,8 @@ class NVIL(Estimator):
         self.register_buffer("sums", torch.zeros(3))  # decaying, of 1, r and r²; r = f - C_ψ
 
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
-        b = sample(a, single(noise))
+        p = torch.sigmoid(a)
+        b = sample(p, single(noise))
         losses = losses_of(f, b)
         L, psi, C = losses.detach(), None, torch.zeros_like(losses.detach())
         if context is not None:
@@ -74,7 +75,7 @@ class NVIL(Estimator):
             self._move(L - C.detach())
         if self.normalise:
             rest = rest / s.clamp(min=1)
-        return Estimate(losses, rest.unsqueeze(-1) * (b - torch.sigmoid(a)))
+        return Estimate(losses, rest.unsqueeze(-1) * (b - p))
 
     def _running(self) -> tuple[Tensor, Tensor]:
         """c and s; 0 and 0 before the first update."""

@@ -65,10 +65,11 @@ class QuadraticCV(ManySamples):
         self.alpha = Coefficients((-1.0, 1.0, 0.0, -1.0), decay=0.95)
 
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
-        D, variance = a.shape[-1], torch.sigmoid(a) * torch.sigmoid(-a)
-        b = sample(a, single(noise))  # [K, ..., D]
+        p, D = torch.sigmoid(a), a.shape[-1]
+        variance = p * torch.sigmoid(-a)
+        b = sample(p, single(noise))  # [K, ..., D]
         losses, gradient = value_and_gradient(f, b)
-        score = b - torch.sigmoid(a)
+        score = b - p
         M, w = self.M.value(a, D, D), self.w.value(a, D)
         M = 0.5 * (M + M.T)
         S, slope = quadratic(M, b, score)

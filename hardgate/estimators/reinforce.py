@@ -52,9 +52,10 @@ class REINFORCE(Estimator):
             self.state = ("baseline.numerator", "baseline.denominator")
 
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
-        b = sample(a, single(noise))
+        p = torch.sigmoid(a)
+        b = sample(p, single(noise))
         losses = losses_of(f, b)
-        L, score = losses.detach().unsqueeze(-1), b - torch.sigmoid(a)
+        L, score = losses.detach().unsqueeze(-1), b - p
         baseline: Tensor | float = 0.0
         if self.baseline is not None:
             baseline = self.baseline.step([score], [L], update=self.adapting)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from hardgate.estimators._estimator import Context, Estimate, Loss, ManySamples, Noise, sample
@@ -35,6 +36,6 @@ class RLOO(ManySamples):
         super().__init__(samples)
 
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
-        b = sample(a, single(noise))  # [K, ..., D]
+        b = sample(torch.sigmoid(a), single(noise))  # [K, ..., D]
         losses = losses_of(f, b)
         return Estimate(losses.mean(0), rloo(losses.detach(), b))  # p cancels

@@ -67,11 +67,12 @@ class RODEO(ManySamples):
         self.alpha = Coefficients((1.0, 0.0, -1.0, 0.0, 0.0, 0.0, 0.0))
 
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
-        b = sample(a, single(noise))  # [K, ..., D]
+        p = torch.sigmoid(a)
+        b = sample(p, single(noise))  # [K, ..., D]
         losses, gradient = value_and_gradient(f, b)
-        score, own = b - torch.sigmoid(a), (gradient * (b - torch.sigmoid(a))).sum(-1)
+        score, sign = b - p, 1 - 2 * b
         g = rloo(losses.detach(), score)
-        variance, sign = torch.sigmoid(a) * torch.sigmoid(-a), 1 - 2 * b
+        variance, own = p * torch.sigmoid(-a), (gradient * score).sum(-1)
         v = torch.stack(
             [
                 *_stein(*_linear(gradient, score, sign), score, sign, variance),

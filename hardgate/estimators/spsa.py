@@ -40,7 +40,8 @@ class SPSA(Perturbation):
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
         u, signs = noise
         delta = torch.where(signs < 0.5, self.step, -self.step)  # cΔ
-        losses = losses_of(f, sample(a, u))
+        losses = losses_of(f, sample(torch.sigmoid(a), u))
         with torch.no_grad():
-            above, below = losses_of(f, sample(torch.stack([a + delta, a - delta]), u))
+            moved = torch.sigmoid(torch.stack([a + delta, a - delta]))
+            above, below = losses_of(f, sample(moved, u))
         return Estimate(losses, (above - below).unsqueeze(-1) / (2 * delta))

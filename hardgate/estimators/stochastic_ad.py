@@ -50,8 +50,9 @@ class StochasticAD(Estimator):
 
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
         u, v = noise
-        b = sample(a, u)
-        w = torch.sigmoid(a) * (1 - b)
+        p = torch.sigmoid(a)
+        b = sample(p, u)
+        w = p * (1 - b)
         losses = losses_of(f, b)
         if self.flips == "all":
             return Estimate(losses, w * flip_differences(f, b, losses))
