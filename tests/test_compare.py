@@ -256,6 +256,15 @@ def test_a_round_survives_json() -> None:
     assert math.isnan(again.rows[0].measured.z) == math.isnan(played.rows[0].measured.z)
 
 
+def test_shares_of_a_gradient_that_is_zero_are_a_dash(tmp_path: Path) -> None:
+    file = tmp_path / "flat.py"
+    file.write_text("import torch\nlogits = torch.zeros(3)\nf = lambda b: 0 * b.sum(-1)\n")
+    result = run("--problem", str(file), "--estimator", "RLOO(2)", "--samples", "1000",
+                 "--figure", str(tmp_path / "flat.png"))  # fmt: skip
+    (line,) = (line for line in result.output.splitlines() if line.strip().startswith("RLOO"))
+    assert line.split()[1::8] == ["–", "–"]  # bias and error
+
+
 def test_the_command_writes_tables_figures_and_json(tmp_path: Path) -> None:
     figure, rows = tmp_path / "new" / "c.png", tmp_path / "c.json"
     options = [word for name in FEW for word in ("--estimator", name)]

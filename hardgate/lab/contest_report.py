@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -55,23 +56,27 @@ def _group(row: Row) -> tuple[bool, bool]:
 
 def _cells(row: Row, budget: int, scale: float) -> tuple[str, ...]:
     m = row.measured
-    z = "–" if m.z != m.z else "∞" if m.z > 1e5 else _short(m.z)
     own = row.own_objective  # the truth, and so its norm, is another
     return (
-        _short(100 * m.bias) + " %",
-        z,
+        _percent(m.bias),
+        "∞" if m.z > 1e5 else _short(m.z),
         f"{m.cosine:.2f}",
         f"{m.variance:.3g}",
         str(m.evals),
         _short(row.microseconds),
         f"{row.per_evaluation:.3g}",
         f"{row.per_microsecond:.3g}",
-        "" if own else _short(100 * row.error(budget, scale)) + " %",
+        "" if own else _percent(row.error(budget, scale)),
     )
 
 
+def _percent(part: float) -> str:
+    """A dash where there is no whole: the gradient is zero."""
+    return "–" if math.isnan(part) else _short(100 * part) + " %"
+
+
 def _short(value: float) -> str:
-    return f"{value:.1f}" if value < 100 else f"{value:.0f}"
+    return "–" if math.isnan(value) else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
 def record(rounds: Sequence[Round], options: dict[str, Any]) -> dict[str, Any]:
