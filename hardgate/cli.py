@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from typer.core import TyperCommand
 
 import hardgate
 from hardgate.lab import facts as facts_table
@@ -39,15 +40,27 @@ def _root(
         raise typer.Exit
 
 
-app.command("reproduce")(reproduce_command)
-app.command("sweep")(sweep_command)
-app.command("report")(report_command)
-app.command("compare")(compare_command)
-app.command("toy")(toy_command)
-app.command("vae")(vae_command)
+class _Command(TyperCommand):
+    """A command that answers an unknown option with all that there are."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if hasattr(error, "possibilities"):  # click's NoSuchOption, or that of typer's own copy
+                error.possibilities = [name for each in self.get_params(ctx) for name in each.opts]
+            raise
 
 
-@app.command("bench")
+app.command("reproduce", cls=_Command)(reproduce_command)
+app.command("sweep", cls=_Command)(sweep_command)
+app.command("report", cls=_Command)(report_command)
+app.command("compare", cls=_Command)(compare_command)
+app.command("toy", cls=_Command)(toy_command)
+app.command("vae", cls=_Command)(vae_command)
+
+
+@app.command("bench", cls=_Command)
 def bench_command(
     seconds: Annotated[
         float, typer.Option(min=0.05, max=60, help="Per comparison; the rivals take turns.")
@@ -103,7 +116,7 @@ def bench_command(
     console.print(f"{facts_}\n→ {', '.join(written)}", highlight=False, soft_wrap=True)
 
 
-@app.command("facts")
+@app.command("facts", cls=_Command)
 def facts_command(
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
     write: Annotated[

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -139,6 +141,39 @@ def test_a_failing_call_loses_nothing(
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(SaveError, match=r"cannot write in .*--out"), lock(tmp_path / "file" / "x"):
+        pass
+
+
+def test_a_lock_on_a_full_disk_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    with (
+        lock(tmp_path),
+        pytest.raises(LockedError, match="in use by another process"),
+        lock(tmp_path, patience=0.0),
+    ):
+        pass
+
+
+def test_a_lock_whose_file_was_removed_meanwhile_is_taken_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--fresh` removes the folder while another process waits for the lock in it."""
+    folder, flock = tmp_path / "run", fcntl.flock
+
+    def removed(handle: int, how: int) -> None:
+        flock(handle, how)
+        monkeypatch.undo()
+        shutil.rmtree(folder)
+
+    monkeypatch.setattr(fcntl, "flock", removed)
+    with (
+        lock(folder),
+        pytest.raises(LockedError, match=f"in use by process {os.getpid()}"),
+        lock(folder, patience=0.0),
+    ):
         pass
 
 

@@ -79,7 +79,7 @@ def test_a_contradicted_claim_ends_in_an_error(
         (["compare", "--estimator", "Nope"], ["expected one of", "DisARM", "got 'Nope'"]),
         (["compare", "--samples", "3"], ["1000"]),
         (["toy", "--estimator", "UGC"], ["whose evaluations divide 2", "UGC()", "--evals"]),
-        (["compare", "--bogus"], ["No such option"]),
+        (["compare", "--bogus"], ["No such option", "--problem", "--estimator", "-k"]),
         (["compare", "--figure", "/proc/nowhere/c.png"], ["cannot make the folder"]),
         (["facts", "--write", __file__], ["markers"]),
         (["bench", "--unit", "nope"], ["'nope' is not a unit", "StraightThrough()"]),

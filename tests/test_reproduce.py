@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -213,6 +214,32 @@ def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
     assert time.monotonic() - started < 0.5
 
 
+@pytest.mark.parametrize("content", ["{", "[]", "null", '{"row": "x", "settings": 3}'])
+def test_what_is_no_record_is_trained_again(tmp_path: Path, content: str) -> None:
+    (tmp_path / "record.json").write_text(content)
+    done = run(job(tmp_path, epochs=1))
+    assert done == json.loads((tmp_path / "record.json").read_text())
+
+
+def test_checkpoints_of_a_finished_run_go(tmp_path: Path) -> None:
+    """Killed after the record was written, before they went."""
+    done = run(job(tmp_path))
+    checkpoint.save(tmp_path, 3, {"weight": torch.zeros(2)}, {})
+    assert run(job(tmp_path)) == done
+    assert not list(tmp_path.glob("epoch-*"))
+
+
+def test_other_threads_are_refused_with_the_option_that_sets_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupted(job(tmp_path), 20, monkeypatch)
+    with pytest.raises(MismatchError, match=r"threads 1 → 2\. Give --jobs as before to carry on"):
+        run(replace(job(tmp_path), threads=2))
+    with pytest.raises(MismatchError) as error:
+        run(job(tmp_path, lr=0.2))
+    assert "--jobs" not in str(error.value)
+
+
 def test_other_settings_are_not_carried_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     interrupted(job(tmp_path), 20, monkeypatch)
     words = r"lr 0\.1 → 0\.2.*--fresh.*--out"
@@ -232,3 +259,22 @@ def test_a_loss_that_is_not_a_number_names_epoch_and_step(tmp_path: Path) -> Non
     data.train.x[7] = float("nan")
     with pytest.raises(DivergedError, match=r"loss is nan in epoch 1, step \d+"):
         run(job(tmp_path), data)
+
+
+def test_a_validation_loss_that_is_no_number_stops_the_run_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What only the last step of an epoch broke is not seen in training."""
+    monkeypatch.setitem(
+        train.__globals__, "evaluate", lambda model, part: Evaluation(90.0, float("inf"), 0.1)
+    )
+    with pytest.raises(DivergedError, match="validation loss is inf after epoch 1, step 13"):
+        run(job(tmp_path))  # of 200 images in batches of 16
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
+
+
+def test_a_class_may_be_missing_in_training(tmp_path: Path) -> None:
+    data = dataset()
+    data.train.y[data.train.y == 9] = 0
+    assert 9 in data.valid.y
+    run(job(tmp_path), data)

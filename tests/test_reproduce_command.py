@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +19,14 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from hardgate.cli import app
+from hardgate.reproduce import command as command_
+from hardgate.reproduce.checkpoint import SaveError
 from hardgate.reproduce.display import Plain, Watch
+from hardgate.reproduce.lock import LockedError, lock
+from hardgate.reproduce.pool import Source, Watcher
 from hardgate.reproduce.settings import PAPER_ROWS, ROWS
 from hardgate.reproduce.table import COLUMNS, markdown, rich_table
-from hardgate.reproduce.train import Progress
+from hardgate.reproduce.train import Job, Progress
 from tests.tiny_runs import command, files, finish, job, same_ends, start
 
 
@@ -90,8 +97,12 @@ def test_ctrl_c_stops_everything_and_says_how_to_go_on(tmp_path: Path, folder: P
         (["--preset=slow"], ["'slow' is not a preset", "quick, paper"]),
         (["--set=lr"], ["--set expected NAME=VALUE"]),
         (["--set=learning=3"], ["'learning' is not a setting", "sparsity_weight"]),
+        (["--set=lr=1", "--set=lr=2"], ["lr expected one value, got 1 and 2"]),
+        (["--set=epochs=3", "--epochs=2"], ["epochs expected one value, got 3 and 2"]),
         (["--seeds=0"], ["--seeds", "1"]),
-        (["--bogus"], ["No such option"]),
+        (["--seeds=1001"], ["--seeds", "1000"]),
+        ([f"--seed={2**64}"], ["--seed", f"{2**32 - 1}"]),
+        (["--bogus"], ["No such option", "--row", "--preset", "--seeds", "--data"]),
     ],
 )
 def test_refusals_of_the_command(args: list[str], words: list[str]) -> None:
@@ -118,6 +129,107 @@ def test_fresh_starts_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     (job_.folder / "record.json").write_text("{}")
     discard([job_])
     assert not job_.folder.exists()
+
+
+def test_fresh_removes_nothing_before_the_data_are_there(tmp_path: Path) -> None:
+    record = tmp_path / "out" / "mnist-quick" / "sigmoid-0" / "record.json"
+    record.parent.mkdir(parents=True)
+    record.touch()
+    args = [f"--out={tmp_path / 'out'}", f"--data={tmp_path}", "--row=sigmoid", "--fresh"]
+    assert CliRunner().invoke(app, ["reproduce", *args]).exit_code == 1
+    assert record.exists()
+
+
+def test_fresh_removes_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_, "lock", partial(lock, patience=0.0))
+    jobs = command_.plan(["sigmoid"], [0, 1], "quick", {}, tmp_path, "mnist", 2)
+    for each in jobs:
+        each.folder.mkdir(parents=True)
+    with lock(jobs[1].folder), pytest.raises(LockedError, match="sigmoid-1 is in use"):
+        command_.discard(jobs)
+    assert all(each.folder.exists() for each in jobs)
+
+    def busy(folder: Path) -> None:
+        raise OSError(16, "Device or resource busy")
+
+    monkeypatch.setattr(shutil, "rmtree", busy)
+    with pytest.raises(SaveError, match=r"cannot remove .*sigmoid-0: Device.*--out"):
+        command_.discard(jobs)
+
+
+# The end of the command
+
+
+def ended(
+    how: Callable[[Job, Watcher], None],
+    console: Console,
+    data: Path,
+    out: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    **options: Any,
+) -> tuple[str, Watcher]:
+    """What `reproduce` prints on a row that ends so, and what was told about it."""
+    jobs = command_.plan(["sigmoid"], [0], "quick", {}, out, "mnist", 2)
+    told: list[Watcher] = []
+
+    def run_jobs(jobs: list[Job], width: int, source: Source, watcher: Watcher) -> None:
+        told.append(watcher)
+        how(jobs[0], watcher)
+
+    monkeypatch.setattr(command_, "run_jobs", run_jobs)
+    given = {"json_file": None, **options}
+    with console.capture() as capture:
+        command_.reproduce(jobs, 1, Source("mnist", data), console=console, **given)
+    return capture.get(), told[0]
+
+
+def fail(job: Job, watcher: Watcher) -> None:
+    watcher.failed(job, "no luck")
+
+
+def test_a_list_that_was_not_written_is_not_named(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = tmp_path / "rows.json"
+    text, _ = ended(fail, Console(), folder, tmp_path, monkeypatch, json_file=rows)
+    assert "no luck" in text
+    assert "rows.json" not in text
+
+
+def test_ctrl_c_after_fresh_says_to_leave_it_out(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(job: Job, watcher: Watcher) -> None:
+        raise KeyboardInterrupt
+
+    for fresh in (False, True):
+        text, _ = ended(stop, Console(), folder, tmp_path, monkeypatch, fresh=fresh)
+        assert ("The same command without --fresh carries on" in text) == fresh
+
+
+@pytest.mark.parametrize(("terminal", "kind"), [("dumb", Plain), ("xterm", Watch)])
+def test_a_terminal_that_cannot_move_gets_lines(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, terminal: str, kind: type
+) -> None:
+    console = Console(force_terminal=True, _environ={"TERM": terminal})
+    _, watcher = ended(fail, console, folder, tmp_path, monkeypatch)
+    assert type(watcher) is kind
+
+
+def test_the_list_goes_into_links_and_pipes(tmp_path: Path) -> None:
+    """They are not replaced by a file, as a device would be."""
+    plain, link, pipe = (tmp_path / name for name in ("plain", "link", "pipe"))
+    plain.write_text("old")
+    link.symlink_to(plain)
+    os.mkfifo(pipe)
+    handle = os.open(pipe, os.O_RDWR)
+    for path in (link, pipe):
+        command_._write_list(path, [{"row": "sigmoid"}])
+    assert link.is_symlink()
+    assert json.loads(plain.read_text()) == json.loads(os.read(handle, 999)) == [{"row": "sigmoid"}]
+    os.close(handle)
+    command_._write_list(plain, [])
+    assert json.loads(plain.read_text()) == []
 
 
 # Table and display

@@ -12,7 +12,6 @@ from hardgate.reproduce import board, together
 from hardgate.reproduce.command import (
     DEFAULT_JOBS,
     REFUSALS,
-    discard,
     plan,
     reproduce,
     writable,
@@ -33,9 +32,11 @@ def reproduce_command(
         ),
     ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Other than the preset's.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of weights, batches and noise.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**32 - 1, help="Of weights, batches and noise.")
+    ] = 0,
     seeds: Annotated[
-        int, typer.Option(min=1, help="How many seeds of each row, counted from --seed.")
+        int, typer.Option(min=1, max=1000, help="How many seeds of each row, counted from --seed.")
     ] = 1,
     jobs: Annotated[
         int | None,
@@ -89,7 +90,7 @@ def reproduce_command(
 
         hardgate reproduce
 
-        hardgate reproduce --row straight_through --row rectifier --epochs 20
+        hardgate reproduce --row straight_through --row rectifier --epochs 20 --out longer
 
         hardgate reproduce --preset paper --seeds 3 --out runs --json all.json
 
@@ -101,7 +102,8 @@ def reproduce_command(
         raise typer.Exit(together.follow())
     console = Console()
     try:
-        changes, range_ = _changes(change or [], epochs), range(seed, seed + seeds)
+        given = [*(change or []), *([] if epochs is None else [f"epochs={epochs}"])]
+        changes, range_ = _changes(given), range(seed, seed + seeds)
         width = together.here() if together.launched() else jobs or DEFAULT_JOBS
         jobs_ = plan(row or [], range_, preset, changes, out, dataset, width, tensorboard)
         source = Source(dataset, data)
@@ -111,9 +113,7 @@ def reproduce_command(
             board.check()
         if json_file is not None:
             writable(json_file)
-        if fresh:
-            discard(jobs_)
-        code = reproduce(jobs_, width, source, json_file, console)
+        code = reproduce(jobs_, width, source, json_file, console, fresh)
     except SettingsError as error:
         raise typer.BadParameter(str(error)) from None
     except REFUSALS as error:
@@ -122,11 +122,14 @@ def reproduce_command(
     raise typer.Exit(code)
 
 
-def _changes(given: list[str], epochs: int | None) -> dict[str, object]:
+def _changes(given: list[str]) -> dict[str, str]:
+    """The settings to change, of which none may be given twice."""
+    changes: dict[str, str] = {}
     for text in given:
-        if "=" not in text:
+        name, equals, value = text.partition("=")
+        if not equals:
             raise SettingsError(f"--set expected NAME=VALUE, like --set lr=0.05, got {text!r}.")
-    changes: dict[str, object] = {}
-    for text in given:
-        name, _, changes[name] = text.partition("=")
-    return changes if epochs is None else {**changes, "epochs": epochs}
+        if name in changes:
+            raise SettingsError(f"{name} expected one value, got {changes[name]} and {value}.")
+        changes[name] = value
+    return changes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +66,18 @@ def plan(
 
 
 def discard(jobs: Sequence[Job]) -> None:
-    """`--fresh`: remove what earlier runs of these jobs left."""
-    for job in jobs:
-        if job.folder.exists():
-            with lock(job.folder):
-                shutil.rmtree(job.folder)
+    """`--fresh`: remove what earlier runs of these jobs left, or nothing if one is in use."""
+    old = [job.folder for job in jobs if job.folder.exists()]
+    with ExitStack() as stack:
+        for folder in old:
+            stack.enter_context(lock(folder))
+        for folder in old:
+            try:
+                shutil.rmtree(folder)
+            except OSError as error:
+                raise SaveError(
+                    f"cannot remove {folder}: {error.strerror}. Choose another --out."
+                ) from error
 
 
 def writable(path: Path) -> None:
@@ -84,7 +91,12 @@ def writable(path: Path) -> None:
 
 
 def reproduce(
-    jobs: Sequence[Job], width: int, source: Source, json_file: Path | None, console: Console
+    jobs: Sequence[Job],
+    width: int,
+    source: Source,
+    json_file: Path | None,
+    console: Console,
+    fresh: bool = False,
 ) -> int:
     """Train the jobs, print the table, and write the report on all that is in their `--out`.
 
@@ -94,13 +106,16 @@ def reproduce(
         source: of the data.
         json_file: where the list of records goes, or None.
         console: to print on.
+        fresh: whether to remove first, once the data are there, what the jobs left before.
 
     Returns:
         the exit code: 0, 1 if a row failed, 130 after Ctrl-C.
     """
     load(source.name, source.directory, say=lambda message: _print(console, message))
+    if fresh:
+        discard(jobs)
     shared = together.launched()
-    display = Watch(console, jobs) if console.is_terminal and not shared else Plain(console)
+    display = Watch(console, jobs) if console.is_interactive and not shared else Plain(console)
     stopped = False
     try:
         with display if isinstance(display, Watch) else nullcontext():
@@ -115,17 +130,29 @@ def reproduce(
         console.print(rich_table(records))
     for job, message in display.failures.items():
         _print(console, f"{job.row}, seed {job.seed}, failed: {message}", style="red")
-    if json_file is not None and records:
-        write(json_file, "[\n{}\n]\n".format(",\n".join(map(dump, records))).encode())
-    if stopped:
-        _print(console, "Stopped. The same command carries on from each row's last checkpoint.")
     where = sorted({str(job.folder.parent) for job in jobs})
-    _print(console, f"→ {', '.join([*where, *([str(json_file)] if json_file else [])])}")
+    if json_file is not None and records:
+        _write_list(json_file, records)
+        where.append(str(json_file))
+    if stopped:
+        command = "The same command without --fresh" if fresh else "The same command"
+        _print(console, f"Stopped. {command} carries on from each row's last checkpoint.")
+    _print(console, f"→ {', '.join(where)}")
     if records and not stopped:
         from hardgate.reproduce.report.command import make_report  # matplotlib, only now
 
         make_report(jobs[0].folder.parent.parent, None, console)
     return 130 if stopped else int(bool(display.failures))
+
+
+def _write_list(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    content = "[\n{}\n]\n".format(",\n".join(map(dump, records))).encode()
+    if not path.is_symlink() and (path.is_file() or not path.exists()):
+        return write(path, content)
+    try:
+        path.write_bytes(content)  # a link, a pipe or a device, which is not ours to replace
+    except OSError as error:
+        raise SaveError(f"cannot write {path}: {error.strerror}. Choose another --json.") from error
 
 
 def _cost(job: Job) -> int:

@@ -23,10 +23,10 @@ from torch import Tensor
 
 IMAGES = (28, 28)  # the shape of one item
 LABELS = ()
+CLASSES = 10  # labels are 0 to 9
 MOST = 256 * 2**20  # bytes of one file, packed or unpacked: five times MNIST's largest
 
 _CHUNK = 2**20
-_CLASSES = 10
 _GZIP = b"\x1f\x8b"
 _ADVICE = "Give the file as it was published, raw or gzipped."
 
@@ -145,7 +145,7 @@ def _shape(header: bytes, where: str, item: tuple[int, ...]) -> tuple[int, ...]:
 def _check_labels(content: Idx) -> None:
     y = content.tensor()
     worst = int(y.argmax())
-    if y[worst] >= _CLASSES:
+    if y[worst] >= CLASSES:
         raise _error(content.where, "labels from 0 to 9", f"{int(y[worst])} at index {worst}")
 
 

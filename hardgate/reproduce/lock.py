@@ -7,7 +7,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from hardgate.reproduce.checkpoint import SaveError
@@ -31,20 +31,35 @@ def lock(folder: Path, patience: float = _PATIENCE) -> Iterator[None]:
         patience: seconds to wait for another process before `LockedError` is raised.
     """
     path = folder / "lock"
+    while (handle := _hold(path, patience)) is None:
+        pass
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise SaveError(
-            f"cannot write in {folder}: {error.strerror}. Choose a folder with --out."
-        ) from error
-    try:
-        _acquire(handle, path, patience)
-        os.truncate(handle, 0)
-        os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
+        with suppress(OSError):  # on a full disk the lock holds without a name in it
+            os.truncate(handle, 0)
+            os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
         yield
     finally:
         os.close(handle)
+
+
+def _hold(path: Path, patience: float) -> int | None:
+    """The lock; None if its file was removed, by `--fresh`, while we waited: it guards nothing."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise SaveError(
+            f"cannot write in {path.parent}: {error.strerror}. Choose a folder with --out."
+        ) from error
+    held = False
+    try:
+        _acquire(handle, path, patience)
+        with suppress(FileNotFoundError):
+            held = os.path.samestat(os.fstat(handle), os.stat(path))
+    finally:
+        if not held:
+            os.close(handle)
+    return handle if held else None
 
 
 def _acquire(handle: int, path: Path, patience: float) -> None:

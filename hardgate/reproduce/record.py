@@ -46,6 +46,8 @@ def finished(path: Path, same: dict[str, Any]) -> dict[str, Any] | None:
         record: dict[str, Any] = json.loads(path.read_bytes())
     except ValueError:
         return None  # damaged: train again
+    if not isinstance(record, dict) or not isinstance(record.get("settings"), dict):
+        return None  # no record: the same
     check_same(record, {**same, "threads": record.get("threads")}, path.parent)
     return record
 
@@ -63,8 +65,10 @@ def check_same(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
         if before.get(key) != after[key]
     ]
     if different:
+        same_jobs = "Give --jobs as before to carry on: it shares the cores out as threads. "
         raise MismatchError(
             f"{folder} holds a run with other settings (there → here): {', '.join(different)}. "
+            f"{same_jobs if before.get('threads') != after.get('threads') else ''}"
             "Type --fresh to start it anew, or another --out to keep both."
         )
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hardgate import FusedSGD
 from hardgate.reproduce.evaluate import Evaluation
+from hardgate.reproduce.idx import CLASSES
 from hardgate.reproduce.network import Gated, Network, build, limit_norms_
 from hardgate.reproduce.settings import Settings
 from hardgate.reproduce.share import Share
@@ -35,7 +36,7 @@ class Run:
 
     def __init__(self, settings: Settings, train: Split, share: Share | None = None) -> None:
         self.settings, self.share = settings, share or Share()
-        self.model = build(settings, train.x[:_START], int(train.y.max()) + 1)
+        self.model = build(settings, train.x[:_START], CLASSES)
         self.averaged = copy.deepcopy(self.model) if settings.average else None
         self.forward = self.share.wrap(self.model)  # what training calls
         self.optimiser = _optimiser(self.model, settings, self.share)

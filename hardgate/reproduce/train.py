@@ -107,6 +107,8 @@ def train(
                 return {}
             record = make_record(run, data, job.preset, same)
             _finish(job.folder, run, record)
+        if share.first:
+            checkpoint.clear(job.folder)  # also what a kill left after the record was written
         if board is not None:
             board.finish(record)
         return record
@@ -118,7 +120,13 @@ def advance(run: Run, data: Dataset, tell: Tell) -> None:
     loss, density = _epoch(run, data.train, tell)
     model = run.evaluated()
     calibrate(model, data.train, run.settings.rate)
-    run.note(loss, density, evaluate(model, data.valid), time.perf_counter() - start)
+    valid = evaluate(model, data.valid)
+    if not math.isfinite(valid.loss):  # the last step of all went wrong
+        steps = math.ceil(len(data.train.y) / run.settings.batch)
+        raise DivergedError(
+            f"the validation loss is {valid.loss} after epoch {run.epoch + 1}, step {steps}"
+        )
+    run.note(loss, density, valid, time.perf_counter() - start)
 
 
 def _epoch(run: Run, train: Split, tell: Tell) -> tuple[float, float]:
@@ -171,7 +179,6 @@ def _progress(run: Run, part: float, loss: float) -> Progress:
 
 
 def _finish(folder: Path, run: Run, record: dict[str, Any]) -> None:
-    """The weights, then the record that says the run is finished; then checkpoints may go."""
+    """The weights, then the record that says the run is finished: checkpoints may go."""
     checkpoint.write_tensors(folder / WEIGHTS, run.best)
     checkpoint.write_json(folder / RECORD, record)
-    checkpoint.clear(folder)

@@ -107,9 +107,9 @@ def vae_command(
     try:
         for path in (figures / "vae-elbo.png", *([records / "x.json"] if records else [])):
             writable(path)
-        if fresh:
-            discard(settings, out)
         digits = load(data, say=lambda message: console.print(message, highlight=False))
+        if fresh:  # only now that there is something to train on
+            discard(settings, out)
         code = vae(Plan(measured, settings, budget, out, figures, records), digits, console)
     except REFUSALS as error:
         console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)

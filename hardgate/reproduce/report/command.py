@@ -77,7 +77,7 @@ def make_report(path: Path, out: Path | None, console: Console) -> None:
 
 def _watched(runs: Runs, folder: Path, console: Console) -> Path:
     """Write the report, with a bar on a terminal and a line now and then elsewhere."""
-    if not console.is_terminal:
+    if not console.is_interactive:
         return write_report(runs, folder, _lines(console))
     columns = (TextColumn("drawing the report"), BarColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
