@@ -18,7 +18,6 @@ from hardgate.vae.record import name_of, read
 
 Record = dict[str, Any]
 VARIANCE = "variance.json"
-LONG = 0.75  # of the most steps: the runs of a table of their own
 COLUMNS = ("estimator", "evals", "ms", "variance", "steps", "evaluations", "seconds", "train")
 
 
@@ -121,15 +120,11 @@ def read_variance(folder: Path) -> list[dict[str, Any]]:
 def write(page: str, folder: Path) -> str:
     """`page` with the tables of the records in `folder` written anew between its markers.
 
-    `vae` is the table of the runs that were carried on for longest; `vae-all` that of all, and
-    `vae-variance` that of their variance, are on a page if it has the markers.
+    `vae` is the table of the runs; `vae-variance`, that of their variance, is on a page if it has
+    the markers.
     """
     records, variance = read(folder), read_variance(folder)
-    most = max(record["steps"] for record in records)
-    longest = [record for record in records if record["steps"] >= LONG * most]
-    page = embed(page, "vae", markdown(longest, variance))
-    if "<!-- vae-all:" in page:
-        page = embed(page, "vae-all", markdown(records, variance))
+    page = embed(page, "vae", markdown(records, variance))
     if "<!-- vae-variance:" in page:
         page = embed(page, "vae-variance", variance_table.markdown(variance))
     return page
