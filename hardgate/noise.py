@@ -9,6 +9,7 @@ import math
 import threading
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import numpy as np
 import torch
@@ -58,14 +59,14 @@ def uniform(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """u ~ U[0, 1) in fp32, of the shape and on the device of `like`."""
     if _many(like):
         return _draw("uniform", like, generator)
-    return torch.rand(like.shape, dtype=torch.float32, device=like.device, generator=generator)
+    return torch.rand(like.shape, dtype=torch.float32, device=like.device, **_of(generator))
 
 
 def normal(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """z ~ N(0, 1) in fp32, of the shape and on the device of `like`."""
     if _many(like):
         return _draw("normal", like, generator)
-    return torch.randn(like.shape, dtype=torch.float32, device=like.device, generator=generator)
+    return torch.randn(like.shape, dtype=torch.float32, device=like.device, **_of(generator))
 
 
 def rectify(a: Tensor, scale: float = 1.0, generator: torch.Generator | None = None) -> Tensor:
@@ -99,6 +100,11 @@ def _draw(kind: str, like: Tensor, generator: torch.Generator | None) -> Tensor:
     out = torch.empty(like.shape, dtype=torch.float32)
     getattr(compiler.draws(), kind)(out.view(-1).numpy(), _seed(generator))
     return out
+
+
+def _of(generator: torch.Generator | None) -> dict[str, Any]:
+    """The keyword, left out where it is None: with it, torch compiles for one batch size only."""
+    return {} if generator is None else {"generator": generator}
 
 
 def _seed(generator: torch.Generator | None) -> int:
@@ -247,7 +253,7 @@ class Beta(Noise):
 
     def sample(self, like: Tensor, generator: torch.Generator | None = None) -> Tensor:
         table = self._table.to(like.device)
-        bins = torch.randint(self._BINS, like.shape, device=like.device, generator=generator)
+        bins = torch.randint(self._BINS, like.shape, device=like.device, **_of(generator))
         return table[bins]
 
     def _bin_means(self) -> Tensor:

@@ -77,6 +77,16 @@ def test_one_graph_in_training_and_evaluation(unit: str, controller: str) -> Non
         torch.testing.assert_close(compiled(x), model(x))
 
 
+@pytest.mark.parametrize("unit", UNITS)
+def test_the_batch_size_may_change(unit: str) -> None:
+    torch._dynamo.reset()
+    model = network(unit, "none")
+    step = torch.compile(lambda x: loss(model, x), backend="aot_eager", fullgraph=True)
+    for size in (3, 5, 9):  # from the second on, torch compiles for any size
+        found = gradients(step, model, torch.randn(size, 20))
+        assert all(g.isfinite().all() for g in found)
+
+
 @pytest.mark.parametrize("unit", ['NoisyRectifier("gaussian")', "StraightThrough()"])
 def test_compiled_gradients_are_those_of_eager_mode(unit: str) -> None:
     """The same noise: few numbers, which are torch's own in both modes."""

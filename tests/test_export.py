@@ -57,3 +57,13 @@ def test_in_another_process(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", LOAD, *files], check=True, capture_output=True)
     for x, y in zip(inputs, torch.load(files[2]), strict=True):
         torch.testing.assert_close(y, model(x), rtol=3e-5, atol=3e-5)
+
+
+def test_all_leading_axes_may_vary() -> None:
+    torch.manual_seed(0)
+    model = ConditionalMLP(6, 32, 3, bottleneck=5, unit=hardgate.Rectifier()).eval()
+    axes = {0: torch.export.Dim("batch", min=1), 1: torch.export.Dim("time", min=1)}
+    program = torch.export.export(model, (torch.randn(4, 3, 6),), dynamic_shapes=[axes])
+    for shape in ((2, 5, 6), (7, 2, 6)):
+        x = torch.randn(shape)
+        torch.testing.assert_close(program.module()(x), model(x))

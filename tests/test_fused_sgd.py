@@ -21,6 +21,7 @@ from hardgate import (
     NoisyRectifier,
     StraightThrough,
 )
+from hardgate.kernels import gate_linear
 from hardgate.kernels.op import Backend
 
 
@@ -237,3 +238,107 @@ def test_hooks_on_a_step_are_called() -> None:
     optimiser.register_step_post_hook(lambda *_: calls.append("after"))
     optimiser.step()
     assert calls == ["before", "after"]
+
+
+# --- backward passes that are not for it ------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["sparse", "dense"])
+def test_a_gradient_of_something_else_changes_nothing(backend: Backend) -> None:
+    """A saliency map or a gradient to look at is no step, and does not use one up."""
+    model, twin = pair(backend)
+    optimiser, x = FusedSGD(model, 0.1), torch.randn(8, 6, dtype=torch.float64)
+    x.requires_grad_()
+    before = [parameter.clone() for parameter in model.parameters()]
+    for name in (None, "0.gater.hidden.weight", "0.experts.weight"):
+        leaf, same = (x if name is None else m.get_parameter(name) for m in (model, twin))
+        torch.manual_seed(1)
+        (got,) = torch.autograd.grad(model(x).square().sum(), leaf)
+        torch.manual_seed(1)
+        (expected,) = torch.autograd.grad(twin(x).square().sum(), same)
+        torch.testing.assert_close(got, expected)
+    model(x).square().sum().backward(inputs=[x])
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
+    backward(model)
+    optimiser.step()
+    assert not any(torch.equal(a, b) for a, b in zip(model.parameters(), before, strict=True))
+
+
+def test_a_gradient_of_some_weights_is_refused() -> None:
+    model, _ = pair("sparse")
+    FusedSGD(model, 0.1)
+    loss = model(torch.randn(8, 6, dtype=torch.float64)).sum()
+    with pytest.raises(RuntimeError, match=r"all weights of a layer or to none"):
+        loss.backward(inputs=[model.get_parameter("0.experts.weight")])
+
+
+@pytest.mark.parametrize("hook", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_on_weights_are_refused(hook: str) -> None:
+    """Clipping by hooks, say: there is no gradient to call them with."""
+    model, _ = pair("sparse")
+    FusedSGD(model, 0.1)
+    getattr(model.get_parameter("0.experts.weight"), hook)(lambda g: None)
+    with pytest.raises(RuntimeError, match="without hooks"):
+        backward(model)
+
+
+@pytest.mark.parametrize("backend", ["sparse", "dense"])
+def test_who_needs_the_weights_as_they_were_is_told(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A penalty that is differentiated after the layer would see the new weights."""
+    monkeypatch.setattr(gate_linear, "SMALL", 0)  # so that the gater's kernels run
+    model, _ = pair(backend)
+    FusedSGD(model, 0.1)
+    for name in ("0.experts.weight", "0.gater.output.weight"):
+        penalty = model.get_parameter(name).pow(3).sum()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            (penalty + model(torch.randn(33, 6, dtype=torch.float64)).square().sum()).backward()
+        FusedSGD(model, 0.1)
+
+
+# --- what it does not do ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("part", ["experts", "out"])
+def test_weights_in_two_layers_are_refused(part: str) -> None:
+    model = nn.Sequential(
+        *(ConditionalMLP(6, 32, 6, bottleneck=5, unit=NoisyRectifier()) for _ in range(2))
+    )
+    FusedSGD(model, 0.1).detach()
+    setattr(model[1], part, getattr(model[0], part))
+    with pytest.raises(ValueError, match="two layers share"):
+        FusedSGD(model, 0.1)
+    FusedSGD(nn.ModuleDict({"one": model[0], "same": model[0]}), 0.1)  # a layer of two names
+
+
+@pytest.mark.parametrize("option", ["momentum", "weight_decay", "maximize"])
+def test_options_of_sgd_are_refused_wherever_they_come_from(option: str) -> None:
+    model, _ = pair("sparse")
+    optimiser = FusedSGD(model, 0.1)
+    optimiser.add_param_group({"params": [nn.Parameter(torch.zeros(1))], option: True})
+    backward(model)
+    with pytest.raises(RuntimeError, match="no momentum, weight decay or maximize"):
+        optimiser.step()
+    optimiser = FusedSGD(model, 0.1)
+    optimiser.param_groups[0][option] = True
+    before = model.get_parameter("0.experts.weight").clone()
+    with pytest.raises(RuntimeError, match="cycle_momentum=False"):
+        backward(model)
+    assert torch.equal(model.get_parameter("0.experts.weight"), before)
+
+
+@pytest.mark.parametrize("unscaled", [False, True])
+def test_a_scaled_loss_is_refused(unscaled: bool) -> None:
+    model, _ = pair("sparse")
+    whole = nn.Sequential(nn.Linear(6, 6).double(), model)
+    optimiser, scaler = FusedSGD(whole, 0.1), torch.amp.GradScaler("cpu")
+    scaler.scale(whole(torch.randn(8, 6, dtype=torch.float64)).mean()).backward()
+    if unscaled:
+        scaler.unscale_(optimiser)
+    with pytest.raises(RuntimeError, match="scaled by a GradScaler"):
+        scaler.step(optimiser)
+    off = torch.amp.GradScaler("cpu", enabled=False)
+    optimiser = FusedSGD(whole, 0.1)
+    off.scale(whole(torch.randn(8, 6, dtype=torch.float64)).mean()).backward()
+    off.step(optimiser)

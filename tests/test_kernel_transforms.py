@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.testing._internal.two_tensor import TwoTensor
 
-from hardgate.kernels.op import Backend, conditional_mlp
+import hardgate
+from hardgate.kernels.op import Backend, conditional_mlp, last_path
 from tests.test_kernels import EVERY, Case, Tensors, call, differentiate
 
 
@@ -72,8 +75,6 @@ def test_jacobian(backend: Backend) -> None:
 
 
 def test_a_large_layer_takes_the_kernels_when_folded() -> None:
-    from hardgate import last_path
-
     t = Case(B=64, n_in=100, gates=400, out=10, density=0.1, dtype=torch.float32).tensors()
     weights = (t["w_in"], t["b_in"], t["w_out"], t["b_out"])
     y = torch.vmap(lambda x, gates: conditional_mlp(x, gates, *weights))(t["x"], t["gates"])
@@ -81,3 +82,61 @@ def test_a_large_layer_takes_the_kernels_when_folded() -> None:
     assert path is not None
     assert path.backend == "sparse"
     torch.testing.assert_close(y, call(t, "dense"), rtol=1e-4, atol=1e-4)
+
+
+# --- who watches operations sees one -----------------------------------------------------------
+
+
+def evaluated(backend: Backend) -> hardgate.ConditionalMLP:
+    torch.manual_seed(0)
+    unit = hardgate.Rectifier()
+    return hardgate.ConditionalMLP(6, 32, 3, bottleneck=5, unit=unit, backend=backend).eval()
+
+
+@EVERY
+@pytest.mark.filterwarnings("ignore:`torch.jit.*` is deprecated:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:Converting a tensor:torch.jit.TracerWarning")
+@pytest.mark.parametrize("learning", [False, True])
+def test_a_trace_holds_the_layer(backend: Backend, learning: bool) -> None:
+    """Of the kernels it would hold their output's memory, and not what fills it."""
+    model, x = evaluated(backend), torch.randn(9, 6)
+    with torch.set_grad_enabled(learning):
+        traced = torch.jit.trace(model, x)
+        graph = make_fx(model)(x)
+        for other in (x + 1, torch.randn(9, 6)):
+            torch.testing.assert_close(traced(other), model(other))
+            torch.testing.assert_close(graph(other), model(other))
+        torch.testing.assert_close(traced(torch.ones(3, 6)), model(torch.ones(3, 6)))
+
+
+@pytest.mark.parametrize("learning", [False, True])
+@pytest.mark.parametrize("backend", ["auto", "sparse"])
+def test_tensors_without_memory_of_their_own_run_dense(backend: Backend, learning: bool) -> None:
+    """A DTensor, say: its address is 0, and a kernel would end the process."""
+    t = Case(B=8, n_in=128, gates=1024, dtype=torch.float32).tensors()
+    t["w_out"] = t["w_out"].t().contiguous().t()
+    wrapped: Tensors = {k: v if v is None or k == "dy" else TwoTensor(v, v) for k, v in t.items()}
+    with torch.set_grad_enabled(learning):
+        if learning:
+            wrapped["gates"].requires_grad_()
+        y = call(wrapped, backend)
+    path = last_path()
+    assert path is not None
+    assert path.why == "a tensor of another class than torch's own"
+    assert isinstance(y, TwoTensor)
+    torch.testing.assert_close(y.a, call(t, "dense"))
+    if learning:
+        y.backward(TwoTensor(t["dy"], t["dy"]))
+        expected = differentiate(t, lambda leaves: call(leaves, "dense"))["gates"]
+        torch.testing.assert_close(wrapped["gates"].grad.a, expected)
+
+
+def test_a_gater_of_such_tensors_runs_dense(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hardgate.kernels.gate_linear.SMALL", 0)
+    model, x = evaluated("sparse"), torch.randn(9, 6)
+    model(x).sum().backward()
+    expected = model.gater.output.weight.grad
+    model.zero_grad()
+    model(TwoTensor(x, x)).sum().backward()
+    found = model.gater.output.weight.grad
+    torch.testing.assert_close(getattr(found, "a", found), expected)

@@ -22,9 +22,11 @@ class FusedSGD(torch.optim.SGD):
     The gradients of those weights and biases are never stored: only rows of units that were on are
     touched. All other parameters get an ordinary step in `step()`. A learning-rate scheduler works
     as with any optimiser. What it cannot do, it refuses or says: one backward pass per step (no
-    accumulation, no layer used twice), no DistributedDataParallel, no momentum or weight decay,
+    accumulation, no layer used twice, no weights in two places), no DistributedDataParallel, no
+    momentum or weight decay, no parametrized or pruned weights, no hooks on them, no `GradScaler`,
     eager mode only. Gradient clipping does not see those weights, and a loss that is NaN has
-    changed them by the time you look: check it before `backward()`.
+    changed them by the time you look: check it before `backward()`. `torch.autograd.grad` changes
+    nothing.
 
     Args:
         model: contains `ConditionalMLP`s, `ConditionalLinear`s or `Gater`s, in fp32 or fp64.
@@ -44,6 +46,8 @@ class FusedSGD(torch.optim.SGD):
         (True, None)
     """
 
+    _step_supports_amp_scaling = True  # so that a GradScaler says that it is there; see `step`
+
     def __init__(
         self,
         model: nn.Module,
@@ -61,6 +65,7 @@ class FusedSGD(torch.optim.SGD):
         self.max_norm = None if max_norm is None else positive("max_norm", max_norm)
         self._model = model
         self._updates: list[Update] = []
+        _refuse_shared(model)
         for module in model.modules():
             if isinstance(module, (ConditionalLayer, Gater)):
                 _check(module)
@@ -79,16 +84,25 @@ class FusedSGD(torch.optim.SGD):
                 "FusedSGD expected one process: it changes weights before their gradients could "
                 "be averaged over processes. Use torch.optim.SGD."
             )
-        return Step(self.param_groups[group]["lr"], self.max_norm or 0.0)
+        options = self.param_groups[group]
+        _plain(options)
+        return Step(options["lr"], self.max_norm or 0.0)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
         """Step all other parameters, limit norms, and allow the next backward pass."""
         if closure is not None:
             raise RuntimeError("FusedSGD takes no closure: write backward(), then step().")
+        if hasattr(self, "found_inf"):
+            raise RuntimeError(
+                "FusedSGD expected the loss itself, got one scaled by a GradScaler: by now the "
+                "weights have changed by as much more. Use torch.optim.SGD, or bfloat16, which "
+                "needs no scaling."
+            )
         for hook in [*self._optimizer_step_pre_hooks.values()]:
             hook(self, (), {})
         for group in self.param_groups:
+            _plain(group)
             others = [p for p in group["params"] if p.grad is not None]
             if others:
                 torch._foreach_add_(others, [p.grad for p in others], alpha=-group["lr"])
@@ -133,6 +147,30 @@ def _groups(model: nn.Module, gater_lr: float | None) -> list[dict[str, Any]]:
     rest = [p for p in model.parameters() if id(p) not in own]
     theirs = [p for p in model.parameters() if id(p) in own]
     return [{"params": rest}, {"params": theirs, "lr": positive("gater_lr", gater_lr)}]
+
+
+def _plain(group: dict[str, Any]) -> None:
+    """Raise if a group asks for more than SGD; a schedule or a state that is loaded can do so."""
+    if group["momentum"] or group["weight_decay"] or group["maximize"]:
+        raise RuntimeError(
+            "FusedSGD expected no momentum, weight decay or maximize in its groups, got "
+            f"{group['momentum']}, {group['weight_decay']} and {group['maximize']}. Use "
+            "torch.optim.SGD; in a schedule like OneCycleLR write cycle_momentum=False."
+        )
+
+
+def _refuse_shared(model: nn.Module) -> None:
+    """Each weight that a backward pass changes belongs to one layer."""
+    owners: dict[int, nn.Module] = {}
+    for module in model.modules():
+        fused = isinstance(module, (ConditionalLayer, Gater))
+        parts = [part for part in module.children() if isinstance(part, nn.Linear)]
+        for parameter in (p for part in parts if fused for p in part.parameters()):
+            if owners.setdefault(id(parameter), module) is not module:
+                raise ValueError(
+                    "FusedSGD expected weights of one layer each, got some that two layers share: "
+                    "one would see them half changed. Use torch.optim.SGD."
+                )
 
 
 def _check(module: nn.Module) -> None:

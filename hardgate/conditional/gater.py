@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch._C import _functorch as functorch
 
+from hardgate.conditional._weights import weights_of
 from hardgate.conditional.start import sparse_, starting_bias
 from hardgate.kernels.gate_linear import gate_linear
 from hardgate.kernels.gater import Rectify, gater_network
@@ -120,10 +121,10 @@ class Gater(Steered):
             raise ValueError(
                 f"expected x of shape [..., {hidden.in_features}], got {tuple(x.shape)}."
             )
+        V, d = weights_of(output)
         if type(hidden) is nn.Linear and not _hooked(hidden):
-            weights = (hidden.weight, hidden.bias, output.weight, output.bias)
-            return gater_network(x, *weights, self.update, rectify)
-        a = gate_linear(torch.tanh(hidden(x)), output.weight, output.bias, self.update)
+            return gater_network(x, hidden.weight, hidden.bias, V, d, self.update, rectify)
+        a = gate_linear(torch.tanh(hidden(x)), V, d, self.update)
         return a if rectify is None else rectify(a)
 
     def _is_noisy_rectifier(self) -> bool:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from hardgate import functional
 from hardgate.conditional._layer import Activation, ConditionalLayer, glorot_
+from hardgate.conditional._weights import weights_of
 from hardgate.conditional.gater import Init
 from hardgate.kernels.op import Backend
 from hardgate.sparsity import Controller
@@ -71,8 +72,7 @@ class ConditionalLinear(ConditionalLayer):
         y = functional.conditional_linear(
             x,
             gates,
-            self.experts.weight,
-            self.experts.bias,
+            *weights_of(self.experts),
             backend=self.backend,
             probe=probe,
             relu=self.activation == "relu",

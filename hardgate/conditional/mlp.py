@@ -7,6 +7,7 @@ from torch import Tensor
 
 from hardgate import functional
 from hardgate.conditional._layer import Activation, ConditionalLayer, glorot_
+from hardgate.conditional._weights import weights_of
 from hardgate.conditional.gater import Init, at_least_one
 from hardgate.conditional.unit_major import UnitMajorLinear
 from hardgate.kernels.op import Backend
@@ -86,14 +87,11 @@ class ConditionalMLP(ConditionalLayer):
     def forward(self, x: Tensor) -> Tensor:
         """y `[..., out_features]` for x `[..., in_features]`."""
         gates, probe = self.gater(x, with_probe=True)
-        experts, out = self.experts, self.out
         y = functional.conditional_mlp(
             x,
             gates,
-            experts.weight,
-            experts.bias,
-            out.weight,
-            out.bias,
+            *weights_of(self.experts),
+            *weights_of(self.out),
             backend=self.backend,
             probe=probe,
             relu=self.activation == "relu",

@@ -14,7 +14,8 @@ class UnitMajorLinear(nn.Linear):
     A kernel that skips input units reads whole rows of `weight.T`. The layout survives
     optimiser steps, `.to`, `deepcopy` and `load_state_dict` (with `assign=True` the tensor is
     laid out anew, unless it has the layout). `state_dict` holds the weight as `nn.Linear` does,
-    contiguous `[out, in]`: a copy, which any format can store.
+    contiguous `[out, in]`: a copy, which any format can store. A weight that is computed from
+    others (a parametrization, pruning) has the layout that they give it.
 
     Args:
         in_features, out_features, device, dtype: as in `nn.Linear`; there is always a bias.
@@ -37,8 +38,8 @@ class UnitMajorLinear(nn.Linear):
         self._lay_out()
 
     def _lay_out(self) -> None:
-        weight = self.weight
-        if not weight.T.is_contiguous():
+        weight = self._parameters.get("weight")
+        if weight is not None and not weight.T.is_contiguous():
             data = weight.detach().T.contiguous().T
             self.weight = nn.Parameter(data, requires_grad=weight.requires_grad)
 
@@ -50,6 +51,6 @@ class UnitMajorLinear(nn.Linear):
         self, destination: dict[str, Tensor], prefix: str, keep_vars: bool
     ) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        if not keep_vars:
-            key = prefix + "weight"
+        key = prefix + "weight"
+        if not keep_vars and key in destination:
             destination[key] = destination[key].contiguous()

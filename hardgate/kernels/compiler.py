@@ -29,6 +29,8 @@ _SHARES = {
 }
 _TYPE = {torch.float32: "float32", torch.float64: "float64"}
 _ZERO = {torch.float32: np.float32(0), torch.float64: np.float64(0)}
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_LOADING = 4.0  # seconds in which kernels come from the disk, on a busy machine too
 _MESSAGE = "hardgate: compiling kernels for this CPU; the next run finds them on disk …\n"
 
 
@@ -51,9 +53,22 @@ def _missing() -> str | None:
 
 
 def tracing() -> bool:
-    """Whether tensors may be without memory: while torch traces, or in its FakeTensorMode."""
-    fake = torch._C._TorchDispatchModeKey.FAKE
-    return torch.compiler.is_compiling() or torch._C._get_dispatch_mode(fake) is not None
+    """Whether somebody watches torch's operations, or tensors may be without memory.
+
+    A kernel is no operation: in a graph that torch.jit.trace or make_fx writes, its output would
+    be memory that nobody fills.
+    """
+    if torch.compiler.is_compiling() or torch._C._is_tracing():
+        return True
+    if torch._C._len_torch_dispatch_stack() == 0:
+        return False
+    modes = torch._C._TorchDispatchModeKey
+    return any(torch._C._get_dispatch_mode(m) is not None for m in (modes.FAKE, modes.PROXY))
+
+
+def plain(*tensors: torch.Tensor | None) -> bool:
+    """Whether the tensors are torch's own: a DTensor, or another wrapper, is at no address."""
+    return all(t is None or type(t) in _PLAIN for t in tensors)
 
 
 def kernels() -> ModuleType:
@@ -128,7 +143,7 @@ def run(name: str, dtype: torch.dtype, *arguments: float) -> Any:
     if found is not None:
         kernel, shares = found
         return kernel(*shares, *arguments, _ZERO[dtype])
-    timer = threading.Timer(1.0, _say)
+    timer = threading.Timer(_LOADING, _say)
     timer.daemon = True
     timer.start()
     try:

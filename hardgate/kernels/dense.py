@@ -1,13 +1,15 @@
 """The conditional layer as masked matrix products: every expert is computed, then gated.
 
 Fast for dense gates. A product with an off gate is 0·H, which is NaN where H is not finite, so a
-result that is not finite is computed again by the reference, where units that are off do not
-exist.
+result that is not finite, where some gates are off, is computed again by the reference, where
+units that are off do not exist: a few examples at a time, since it copies the weights of every
+unit that is on.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -19,13 +21,15 @@ from hardgate.kernels.problem import Gradients, Problem, Wanted
 from hardgate.kernels.room import NARROW
 from hardgate.kernels.update import Step, descended
 
+_ROOM = 2**22  # numbers that the reference may copy at once
+
 
 def forward(problem: Problem, keep: bool = True) -> tuple[Tensor, Tensor]:
     """As `reference.forward`; saves H."""
     H = _experts(problem)
     s = H * _spread(problem, problem.gates)
     y = s if problem.w_out is None else _outputs(s, problem.w_out.T, problem.b_out)
-    return (y if _finite(y) else reference.forward(problem)[0]), H
+    return (y if _trusted(problem, y) else _again(problem)), H
 
 
 def infer(
@@ -47,7 +51,8 @@ def infer(
     y = _outputs(H, w_out, b_out)
     if run("finite", y.dtype, y.data_ptr(), y.numel()):
         return y
-    return reference.forward(Problem.of(x, gates, w_in, b_in, w_out, b_out, None, relu))[0]
+    problem = Problem.of(x, gates, w_in, b_in, w_out, b_out, None, relu)
+    return y if _trusted(problem, y) else _again(problem)
 
 
 def backward(
@@ -69,14 +74,14 @@ def _gradients(problem: Problem, dy: Tensor, wanted: Wanted, saved: Tensor | Non
     dg = ds * H
     # Whatever is not finite in x, dy or the weights shows in dg, or was -∞ before a ReLU: then it
     # shows in x, or in its gradient.
-    if not _finite(dg) or (p.relu and not _finite(p.x)):
-        return reference.backward(problem, dy, wanted)
+    if not _trusted(p, dg, *([p.x] if p.relu else [])):
+        return _back_again(p, dy, wanted)
     dH = (ds * g).masked_fill(H <= 0, 0) if p.relu else ds * g
     gradients = Gradients()
     if wanted.x:
         gradients.x = dH @ p.w_in
-        if p.relu and not _finite(gradients.x):
-            return reference.backward(problem, dy, wanted)
+        if p.relu and not _trusted(p, gradients.x):
+            return _back_again(p, dy, wanted)
     if wanted.w_in:
         gradients.w_in = dH.T @ p.x
     if wanted.b_in:
@@ -108,6 +113,43 @@ def _outputs(s: Tensor, w_out: Tensor, b_out: Tensor | None) -> Tensor:
 
 def _spread(problem: Problem, gates: Tensor) -> Tensor:
     return gates if problem.block == 1 else gates.repeat_interleave(problem.block, dim=1)
+
+
+def _trusted(problem: Problem, *results: Tensor) -> bool:
+    """Whether no unit that is off can have spoilt them: all are finite, or all units are on."""
+    return all(map(_finite, results)) or bool((problem.gates != 0).all())
+
+
+def _again(problem: Problem) -> Tensor:
+    return torch.cat([reference.forward(part)[0] for part, _ in _parts(problem)])
+
+
+def _back_again(problem: Problem, dy: Tensor, wanted: Wanted) -> Gradients:
+    total, xs, gates = Gradients(), list[Tensor | None](), list[Tensor | None]()
+    for part, rows in _parts(problem):
+        found = reference.backward(part, dy[rows], wanted)
+        for name in ("w_in", "b_in", "w_out", "b_out"):
+            before, gradient = getattr(total, name), getattr(found, name)
+            setattr(total, name, gradient if before is None else before.add_(gradient))
+        xs.append(found.x)
+        gates.append(found.gates)
+    total.x, total.gates = _together(xs), _together(gates)
+    return total
+
+
+def _together(parts: list[Tensor | None]) -> Tensor | None:
+    found = [part for part in parts if part is not None]
+    return torch.cat(found) if found else None
+
+
+def _parts(problem: Problem) -> Iterator[tuple[Problem, slice]]:
+    """The problem, a few examples at a time."""
+    p, out = problem, 1 if problem.w_out is None else problem.w_out.shape[1]
+    few = max(1, _ROOM // (p.hidden * max(1, p.x.shape[1], out)))
+    for first in range(0, len(p.x), few):
+        rows = slice(first, first + few)
+        probe = None if p.probe is None else p.probe[rows]
+        yield p._replace(x=p.x[rows], gates=p.gates[rows], probe=probe), rows
 
 
 def _finite(x: Tensor) -> bool:

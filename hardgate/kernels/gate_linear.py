@@ -9,13 +9,13 @@ from torch import Tensor
 from torch._C import _functorch as functorch
 from torch.nn.functional import linear
 
-from hardgate.kernels.compiler import run, tracing, unavailable
+from hardgate.kernels.compiler import plain, run, tracing, unavailable
 from hardgate.kernels.first_order import first_order
 from hardgate.kernels.flops import tell
 from hardgate.kernels.op import SMALL, break_even
 from hardgate.kernels.precision import unmixed
 from hardgate.kernels.sparse import at, chunks, density
-from hardgate.kernels.update import Step, Update, descend, refuse
+from hardgate.kernels.update import Step, Update, changed, descend, refuse
 
 
 def gate_linear(z: Tensor, w: Tensor, b: Tensor, update: Update | None = None) -> Tensor:
@@ -59,7 +59,7 @@ class _GateLinear(torch.autograd.Function):
     @first_order
     @unmixed
     def backward(ctx: Any, da: Tensor) -> tuple[Tensor | None, ...]:
-        step = None if ctx.update is None else ctx.update.claim()
+        step = None if ctx.update is None else ctx.update.claim(ctx.next_functions[1:])
         z, w = ctx.saved_tensors
         dz, dw, db, _ = back(z, w, ctx.b, da, ctx.needs_input_grad[:3], step)
         return dz, dw, db, None
@@ -82,7 +82,7 @@ def back(
     """
     z, da = z.to(w.dtype), da.to(w.dtype)  # which autocast made half as precise
     in_place = step is None or (w.is_contiguous() and b.is_contiguous())
-    kernel = da.is_cpu and w.dtype in (torch.float32, torch.float64)
+    kernel = da.is_cpu and w.dtype in (torch.float32, torch.float64) and plain(z, w, da)
     enough = da.numel() * z.shape[1] >= max(1, SMALL) and kernel and in_place
     if enough and unavailable() is None and density(da) <= break_even(len(da)):
         return _skip(z, w, b, da, wanted, step, h, c)
@@ -133,4 +133,7 @@ def _skip(
     sizes = (*da.shape, z.shape[1], c is not None)
     run("linear_backward", z.dtype, *tensors, *sizes, lr, most, C, T)
     tell(da, z.shape[1] * (wanted[0] + wanted[1]))
-    return (dz, dw, db, dc) if step is None else (dz, None, None, None)
+    if step is None:
+        return dz, dw, db, dc
+    changed(dw, db, dc)
+    return dz, None, None, None

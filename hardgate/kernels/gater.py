@@ -83,7 +83,7 @@ class _Network(torch.autograd.Function):
     @first_order
     @unmixed
     def backward(ctx: Any, dh: Tensor) -> tuple[Tensor | None, ...]:
-        step: Step | None = None if ctx.update is None else ctx.update.claim()
+        step: Step | None = None if ctx.update is None else ctx.update.claim(ctx.next_functions[1:])
         (x, U, V, z, h), (c, d) = ctx.saved_tensors, ctx.biases
         wants_x, wants_U, wants_c, wants_V, wants_d = ctx.needs_input_grad[:5]
         deeper = wants_x or wants_U or wants_c

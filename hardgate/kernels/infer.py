@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._C import _functorch as functorch
 
 from hardgate.kernels import dense, path
-from hardgate.kernels.compiler import run, tracing, unavailable
+from hardgate.kernels.compiler import plain, run, tracing, unavailable
 from hardgate.kernels.flops import tell
 from hardgate.kernels.room import at_once
 from hardgate.kernels.sparse import chunks, count
@@ -58,6 +58,7 @@ def infer(
         or not (w_out.dtype is dtype and w_out.is_cpu and w_out.stride() == (1, out))
         or not (b_in is None or _is_row(b_in, dtype, hidden))
         or not (b_out is None or _is_row(b_out, dtype, out))
+        or not plain(x, gates, w_in, w_out)
         or unavailable() is not None
     ):
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, TypeVar
 
 import torch
@@ -191,7 +192,7 @@ def _wide(t: _T, dtype: torch.dtype) -> _T:
 
 
 def _rows(t: Tensor, dtype: torch.dtype) -> Tensor:
-    t = t if t.dim() == 2 else t.reshape(t.shape[:-1].numel(), t.shape[-1])
+    t = t if t.dim() == 2 else t.reshape(prod(t.shape[:-1]), t.shape[-1])  # sizes may be symbols
     return t if t.dtype == dtype else t.to(dtype)
 
 
@@ -204,21 +205,25 @@ class _Layer(torch.autograd.Function):
         skips = choose(x, gates, w_in, w_out, probe, backend)
         ctx.path = sparse if skips else dense
         problem = Problem.of(x, gates, w_in, b_in, w_out, b_out, probe, ctx.relu)
-        y: Tensor
-        y, ctx.kept = ctx.path.forward(problem)
-        ctx.save_for_backward(x, gates, w_in, b_in, w_out, b_out, probe)
-        return y
+        y, kept = ctx.path.forward(problem)
+        memory, ctx.sizes = (kept[:2], kept[2:]) if skips else ((kept,), ())
+        # What autograd saves it frees after the backward pass, though the loss is kept in a list.
+        ctx.save_for_backward(x, gates, w_in, b_in, w_out, b_out, probe, *memory)
+        output: Tensor = y
+        return output
 
     @staticmethod
     @first_order
     @unmixed
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        step = None if ctx.update is None else ctx.update.claim()
-        x, gates, w_in, b_in, w_out, b_out, probe = ctx.saved_tensors
+        step = None if ctx.update is None else ctx.update.claim(ctx.next_functions[2:])
+        x, gates, w_in, b_in, w_out, b_out, probe, *memory = ctx.saved_tensors
         problem = Problem.of(x, gates, w_in, b_in, w_out, b_out, probe, ctx.relu)
-        if ctx.path is sparse and unavailable() is not None:  # forked since the forward pass
+        path, wanted = ctx.path, Wanted(*ctx.needs_input_grad[:6])
+        kept = sparse.Saved(*memory, *ctx.sizes) if path is sparse else memory[0]
+        if path is sparse and unavailable() is not None:  # forked since the forward pass
             choose(x, gates, w_in, w_out, probe, "sparse")  # which says so
-            ctx.path, ctx.kept = dense, None
-        g = ctx.path.backward(problem, dy, Wanted(*ctx.needs_input_grad[:6]), ctx.kept, step)
+            path, kept = dense, None
+        g = path.backward(problem, dy, wanted, kept, step)
         dw_out = None if g.w_out is None else g.w_out.t()
         return (g.x, g.gates, g.w_in, g.b_in, dw_out, g.b_out, None, None, None, None)

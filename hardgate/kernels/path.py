@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, get_args
 from torch import Tensor
 
 from hardgate.kernels import sparse
-from hardgate.kernels.compiler import unavailable
+from hardgate.kernels.compiler import plain, unavailable
 
 Backend = Literal["auto", "dense", "sparse"]
 BACKENDS = get_args(Backend)
@@ -40,6 +40,7 @@ ASKED = Path("sparse", "asked for", None)
 _ASKED_DENSE = Path("dense", "asked for", None)
 _EMPTY = Path("dense", "nothing to compute", None)
 _ELSEWHERE = Path("dense", "not on a CPU", None)
+_WRAPPED = Path("dense", "a tensor of another class than torch's own", None)
 _TOO_SMALL = Path("dense", "too small for the kernels to pay", None)
 _TOO_MANY = Path("dense", "more gates than the kernels' 32-bit index can hold", None)
 FEW_EXAMPLES = Path("sparse", "few examples: the weights that are read count", None)
@@ -93,6 +94,8 @@ def _decide(
         return _TOO_SMALL
     if many >= MANY:
         return _TOO_MANY
+    if not plain(x, gates, w_in, w_out, probe):
+        return _WRAPPED
     missing = unavailable()
     if missing is not None:
         _say_once(f"the conditional layer runs dense: {missing}")

@@ -11,7 +11,7 @@ from hardgate.kernels.compiler import run, threads
 from hardgate.kernels.flops import tell
 from hardgate.kernels.problem import Gradients, Problem, Wanted
 from hardgate.kernels.room import at_once, length, of_index, of_values
-from hardgate.kernels.update import Step, descended
+from hardgate.kernels.update import Step, changed, descended
 
 _ENOUGH = 2**15  # gates that are looked at to know how many are on
 _UNITS = 128  # of a chunk: few enough to stay in the cache, enough to make it worth while
@@ -101,7 +101,10 @@ def backward(
     run("backward", x.dtype, *tensors, *targets, *sizes, *flags, lr, most, C, T)
     inner, outer = wanted.x + wanted.w_in, 1 + wanted.w_out
     tell(p.gates, K * (inner * n + outer * n_out))
-    return g if step is None else Gradients(x=g.x, gates=g.gates)
+    if step is None:
+        return g
+    changed(g.w_in, g.b_in, g.w_out, g.b_out)
+    return Gradients(x=g.x, gates=g.gates)
 
 
 def _probe(problem: Problem, dy: Tensor, probe: Tensor, out: Tensor) -> None:

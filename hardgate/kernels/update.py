@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from hardgate.kernels.problem import Gradients, Problem
@@ -22,15 +23,25 @@ class Update:
 
     The weights change while the backward pass runs, so a layer that is used twice before the next
     step (accumulated gradients, recurrence, shared weights) would see them half changed: the
-    second backward pass is refused.
+    second backward pass is refused. So is one that goes to some of the weights only, and one
+    through weights that are no parameters or whose gradient somebody waits for.
     """
 
     def __init__(self, step: Callable[[], Step]) -> None:
         self._step = step
         self._claimed = False
 
-    def claim(self) -> Step:
-        """What to do now; raises when this step was claimed already."""
+    def claim(self, weights: Iterable[tuple[Any, int]]) -> Step | None:
+        """What to do now; None where the backward pass does not go to the weights.
+
+        Args:
+            weights: their entries in `next_functions` of the node whose backward pass this is.
+        """
+        nodes = [node for node, _ in weights if node is not None]
+        reached = [_reached(node) for node in nodes]
+        if not any(reached):  # torch.autograd.grad of something else, a saliency map: no step
+            return None
+        _check(nodes, reached)
         if self._claimed:
             raise RuntimeError(
                 "FusedSGD expected one backward pass through each layer between two steps, got "
@@ -46,6 +57,36 @@ class Update:
         self._claimed = False
 
 
+def _reached(node: Any) -> bool:
+    """Whether the backward pass that runs leaves a gradient there."""
+    try:
+        return bool(torch._C._will_engine_execute_node(node))
+    except RuntimeError:  # torch.autograd.grad, which returns it instead
+        return False
+
+
+def _check(nodes: list[Any], reached: list[bool]) -> None:
+    parameters = [getattr(node, "variable", None) for node in nodes]
+    for parameter in parameters:
+        if parameter is None:
+            raise RuntimeError(
+                "FusedSGD expected the layers' own parameters, got weights that are computed from "
+                "others (a parametrization, pruning, another dtype), which it cannot change. "
+                "Use torch.optim.SGD, and call detach() of this FusedSGD."
+            )
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            raise RuntimeError(
+                "FusedSGD expected parameters without hooks, got one whose hook waits for a "
+                "gradient, and there is none. Use torch.optim.SGD, and call detach() of this "
+                "FusedSGD."
+            )
+    if not all(reached):
+        raise RuntimeError(
+            "FusedSGD expected a backward pass to all weights of a layer or to none, got "
+            "backward(inputs=...) with some of them. Write requires_grad_(False) on the others."
+        )
+
+
 def refuse(update: Update | None) -> None:
     """Raise where a graph is traced or transformed: nothing may change in place there."""
     if update is not None:
@@ -53,6 +94,14 @@ def refuse(update: Update | None) -> None:
             "FusedSGD expected eager mode, got torch.compile or torch.func. "
             "Use torch.optim.SGD there."
         )
+
+
+def changed(*weights: Tensor | None) -> None:
+    """Tell autograd what a kernel changed, as torch's own operations do.
+
+    Else a backward pass that needs the weights as they were would not know.
+    """
+    torch.autograd.graph.increment_version([w for w in weights if w is not None])
 
 
 def descend(w: Tensor, gradient: Tensor, step: Step) -> None:
