@@ -77,7 +77,10 @@ def test_one_graph_in_training_and_evaluation(unit: str, controller: str) -> Non
         torch.testing.assert_close(compiled(x), model(x))
 
 
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize(
+    "unit",
+    [pytest.param(unit, marks=[] if unit in dict(QUICK) else [pytest.mark.slow]) for unit in UNITS],
+)
 def test_the_batch_size_may_change(unit: str) -> None:
     torch._dynamo.reset()
     model = network(unit, "none")
