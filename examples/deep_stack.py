@@ -127,6 +127,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     facts |= {"density": [p.density for p in passes]}
     draw(options.figure, curve, facts)
     if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
         records = json.loads(options.json.read_text()) if options.json.exists() else {}
         options.json.write_text(json.dumps({**records, "deep_stack": facts}, indent=2) + "\n")
     share = 100 * sum(facts["done"]) / sum(dense)

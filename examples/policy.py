@@ -132,12 +132,12 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     torch.manual_seed(options.seed)
     place = world()
     curve, moves = train(place, *((60, 128) if options.quick else (150, 256)))
-    random = expected_reward(place, torch.full_like(moves, 0.25))
-    best = expected_reward(place, None)
+    random, best = (expected_reward(place, m) for m in (torch.full_like(moves, 0.25), None))
     facts = {"seed": options.seed, "quick": options.quick, "reward": curve[-1]}
     facts |= {"random": random, "optimal": best}
     draw(options.figure, place, curve, moves, facts)
     if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
         records = json.loads(options.json.read_text()) if options.json.exists() else {}
         options.json.write_text(json.dumps({**records, "policy": facts}, indent=2) + "\n")
     print(f"random {random:.3f}, optimal {best:.3f} → {options.figure}")

@@ -112,6 +112,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     facts |= {"cut": thresholded, "real": exact}
     draw(options.figure, curves, found, facts)
     if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
         records = json.loads(options.json.read_text()) if options.json.exists() else {}
         options.json.write_text(json.dumps({**records, "semantic_hashing": facts}, indent=2) + "\n")
     print(f"cut from real {thresholded:.3f}, real {exact:.3f} → {options.figure}")

@@ -135,6 +135,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     facts |= {"longest_always": results["always updates"][-1][0]}
     draw(options.figure, models["skips"], results, facts)
     if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
         records = json.loads(options.json.read_text()) if options.json.exists() else {}
         options.json.write_text(json.dumps({**records, "skip_rnn": facts}, indent=2) + "\n")
     print(f"{updates:.1f} updates of {LENGTHS[0]}; always updating {always:.3f} → {options.figure}")

@@ -31,9 +31,7 @@ class Baseline(LazyState, ABC):
 
     def __init__(self, decay: float = 0.9) -> None:
         super().__init__()
-        if not 0 <= decay < 1:
-            raise ValueError(f"decay expected a number in [0, 1), like 0.9, got {decay!r}.")
-        self.decay = decay
+        self.decay = proper_decay(decay)
         self.register_buffer("numerator", torch.zeros(0))
         self.register_buffer("denominator", torch.zeros(0))
 
@@ -129,6 +127,13 @@ class MeanBaseline(Baseline):
 
     def weight(self, score: Tensor) -> Tensor:
         return torch.ones_like(score[..., :1])
+
+
+def proper_decay(decay: float) -> float:
+    """`decay`, or an error if sums that decay so would grow or change their sign."""
+    if not (isinstance(decay, int | float) and 0 <= decay < 1):
+        raise ValueError(f"decay expected a number in [0, 1), like 0.9, got {decay!r}.")
+    return decay
 
 
 BASELINES: dict[str, Callable[[float], Baseline]] = {

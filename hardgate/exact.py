@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 from torch.utils.checkpoint import checkpoint
 
+from hardgate._detach import widen
+
 __all__ = ["exact_expectation", "exact_gradient"]
 
 _MOST_UNITS = 20
@@ -33,11 +35,10 @@ def exact_expectation(f: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
         1.5
     """
     _check(logits)
+    logits = widen(logits)
 
     def chunk(states: Tensor, a: Tensor) -> Tensor:
-        # log q(b) = Σ b_i log σ(a_i) + (1 - b_i) log σ(-a_i)
-        log_q = (states * logsigmoid(a) + (1 - states) * logsigmoid(-a)).sum(-1)
-        return (log_q.exp() * losses_of(f, states)).sum(0)
+        return (_log_q(states, a).exp() * losses_of(f, states)).sum(0)
 
     chunks = list(_chunk_starts(logits))
     total = logits.new_zeros(logits.shape[:-1])
@@ -69,13 +70,13 @@ def exact_gradient(f: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
         [0.5, 0.5]
     """
     _check(logits)
-    total = torch.zeros_like(logits)
-    for start in _chunk_starts(logits):
-        b = _states(start, logits)
-        log_q = (b * logsigmoid(logits) + (1 - b) * logsigmoid(-logits)).sum(-1)
-        weighted = log_q.exp() * losses_of(f, b)
-        total += (weighted.unsqueeze(-1) * (b - torch.sigmoid(logits))).sum(0)
-    return total
+    a = widen(logits)
+    total = torch.zeros_like(a)
+    for start in _chunk_starts(a):
+        b = _states(start, a)
+        weighted = _log_q(b, a).exp() * losses_of(f, b)
+        total += (weighted.unsqueeze(-1) * (b - torch.sigmoid(a))).sum(0)
+    return total.to(logits.dtype)
 
 
 def _check(logits: Tensor) -> None:
@@ -107,8 +108,20 @@ def _states(start: int, logits: Tensor) -> Tensor:
     return bits.to(logits.dtype).reshape(shape).expand(len(number), *logits.shape)
 
 
+def _log_q(b: Tensor, a: Tensor) -> Tensor:
+    """log q(b) = Σ b_i log σ(a_i) + (1 - b_i) log σ(-a_i), also where a_i = ±∞ and one is 0·∞."""
+    return torch.where(b > 0, logsigmoid(a), logsigmoid(-a)).sum(-1)
+
+
 def losses_of(f: Callable[[Tensor], Tensor], b: Tensor) -> Tensor:
+    """f(b), one real loss for each sample, in at least fp32: what an estimator subtracts."""
+    version = _version(b)
     losses = f(b)
+    if _version(b) != version:
+        raise ValueError(
+            "f expected to leave its samples as they are, got an f that changes them in place. "
+            "Write b = 2 * b, not b *= 2."
+        )
     if not isinstance(losses, Tensor) or losses.is_complex():
         got = losses.dtype if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
         raise TypeError(
@@ -122,4 +135,9 @@ def losses_of(f: Callable[[Tensor], Tensor], b: Tensor) -> Tensor:
             f"{tuple(b.shape[:-1])}, got {tuple(losses.shape)}. Reduce over the last axis only, "
             "like (b - t).square().sum(-1)."
         )
-    return losses if losses.is_floating_point() else losses.to(b.dtype)  # counts, rewards
+    return widen(losses) if losses.is_floating_point() else losses.to(b.dtype)  # counts, rewards
+
+
+def _version(b: Tensor) -> int:
+    """How often b was changed in place, where that is counted."""
+    return 0 if torch.compiler.is_compiling() or b.is_inference() else b._version

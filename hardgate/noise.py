@@ -97,7 +97,7 @@ def _many(like: Tensor) -> bool:
 
 def _draw(kind: str, like: Tensor, generator: torch.Generator | None) -> Tensor:
     """The kernels' numbers, from a seed that torch draws: manual_seed governs these as well."""
-    out = torch.empty(like.shape, dtype=torch.float32)
+    out = torch.empty(like.shape, dtype=torch.float32, device="cpu")  # not the default's
     getattr(compiler.draws(), kind)(out.view(-1).numpy(), _seed(generator))
     return out
 
@@ -108,7 +108,8 @@ def _of(generator: torch.Generator | None) -> dict[str, Any]:
 
 
 def _seed(generator: torch.Generator | None) -> int:
-    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+    seed = torch.empty((), dtype=torch.int64, device="cpu")
+    return int(seed.random_(generator=generator).item())
 
 
 class Noise(ABC):

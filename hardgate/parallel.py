@@ -16,7 +16,7 @@ def synchronise_(model: nn.Module) -> nn.Module:
     learns from is not linear in the batch: the mean inside `KLTarget`, λ of `AdaptiveL1`, firing
     rates, the ratio in a baseline. With it two processes with half of a batch each take the step
     that one takes with the whole. Every process must then run the same training passes; in
-    evaluation mode nothing is exchanged, except by `calibrate_thresholds`.
+    evaluation mode a model exchanges nothing, except in `calibrate_thresholds`.
 
     Args:
         model: on every process, before or after it is wrapped. Losses are averaged by DDP as

@@ -50,7 +50,8 @@ def save(model: nn.Module, path: str | PathLike[str], *, classes: Iterable[type]
     Whole or not at all: a crash leaves the file that was there. Units, controllers, gaters and
     conditional layers can be saved, `nn.Sequential` of them with linear layers and activations,
     and your own classes whose constructor arguments are attributes of the same names. A module
-    in several places is stored once, and is one again when loaded.
+    in several places is stored once, and is one again when loaded; what is frozen
+    (`requires_grad=False`) is frozen again, and each module in the mode it was in.
 
     Args:
         model: the model.
@@ -69,19 +70,19 @@ def save(model: nn.Module, path: str | PathLike[str], *, classes: Iterable[type]
     known = _known(classes)
     description = _describe(model, {cls: name for name, cls in known.items()}, {})
     state = _tensors(model)
+    config = {"format": _FORMAT, "model": description, **_switches(model)}
     try:
         _rehearse(description, known, state)
+        header = json.dumps(config, allow_nan=False)
     except _FAILURES as error:
         expected = "a model that its classes and their constructor arguments rebuild"
         got = f"one that they do not: {error}. Save model.state_dict() instead."
         raise TypeError(f"save expected {expected}, got {got}") from None
-    config = {"format": _FORMAT, "training": model.training, "model": description}
-    content = tensor_bytes(state, metadata={_KEY: json.dumps(config, allow_nan=False)})
-    _atomic.write(Path(path), content)
+    _atomic.write(Path(path), tensor_bytes(state, metadata={_KEY: header}))
 
 
 def load(path: str | PathLike[str], *, classes: Iterable[type] = ()) -> nn.Module:
-    """The model that `save` wrote, on the CPU, in the mode it was in.
+    """The model that `save` wrote, on the CPU, in the modes it was in.
 
     Only the classes of this library, a few of torch's and those given are ever made; nothing in
     the file is run.
@@ -99,9 +100,29 @@ def load(path: str | PathLike[str], *, classes: Iterable[type] = ()) -> nn.Modul
         model: nn.Module = _build(config["model"], known, [])
         _adopt_dtypes(model, state)
         model.load_state_dict({name: state[first] for name, first in _first(model).items()})
-        return model.train(bool(config["training"]))
+        return _switch(model, config)
     except _FAILURES as error:
         raise LoadError(f"{path} holds a model that cannot be built: {error}") from None
+
+
+def _switches(model: nn.Module) -> dict[str, Any]:
+    """What is neither a tensor nor an argument: the modes, and what is frozen."""
+    mode = model.training
+    return {
+        "training": mode,
+        "other_mode": [name for name, m in model.named_modules() if m.training != mode],
+        "frozen": [name for name, p in model.named_parameters() if not p.requires_grad],
+    }
+
+
+def _switch(model: nn.Module, config: Mapping[str, Any]) -> nn.Module:
+    model.train(bool(config["training"]))
+    for name in config.get("other_mode", ()):  # files of earlier versions know only one mode
+        module = model.get_submodule(name)
+        module.training = not module.training
+    for name in config.get("frozen", ()):
+        model.get_parameter(name).requires_grad_(False)
+    return model
 
 
 def _known(classes: Iterable[type]) -> dict[str, type]:
@@ -243,7 +264,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             header = (file.metadata() or {}).get(_KEY)
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         config = json.loads(header) if header is not None else None
-    except (SafetensorError, ValueError) as error:
+    except (SafetensorError, ValueError, RecursionError) as error:
         raise LoadError(f"{path} is damaged, or not a safetensors file: {error}") from None
     if not isinstance(config, dict) or config.get("format") != _FORMAT:
         raise LoadError(

@@ -187,3 +187,51 @@ def test_a_small_gradient_is_none_of_zero() -> None:
     assert "zero" not in played.truth
     assert played.rows[1].measured.bias > 2 * played.rows[1].measured.noise
     assert 0 < played.rows[0].error(100, played.scale) < math.inf
+
+
+# --- names, brackets, outputs -----------------------------------------------------------------
+
+
+def test_brackets_of_a_user_are_no_markup(tmp_path: Path) -> None:
+    """rich would take them for a style, or fail at the end of the work."""
+    path = tmp_path / "a [red]b.py"
+    path.write_text(f'"""the loss [/x] of [bold]y"""\n{HEAD}def f(b): return b.sum(-1)\n')
+    result = compare(path, "RLOO", files=tmp_path)
+    assert result.exit_code == 0, result.output
+    assert "a [red]b: the loss [/x] of [bold]y. Truth" in result.output
+    assert "measured 1/1: a [red]b" in result.output
+    assert "Recommended on a [red]b:" in result.output
+
+
+def test_files_of_one_name_are_two_problems(tmp_path: Path) -> None:
+    """Of each other, and of a problem of the lab."""
+    paths = [tmp_path / "mine.py", tmp_path / "other" / "mine.py", tmp_path / "smooth.py"]
+    paths[1].parent.mkdir()
+    for k, path in enumerate(paths):
+        path.write_text(HEAD + f"def f(b): return b.sum(-1) * {k + 1}\n")
+    options = [f"--problem={path}" for path in paths] + ["--problem=smooth", "--estimator=RLOO(2)"]
+    outputs = [f"--figure={tmp_path / 'c.png'}", f"--json={tmp_path / 'c.json'}", "--samples=1000"]
+    result = CliRunner().invoke(app, ["compare", *options, *outputs])
+    assert result.exit_code == 0, result.output
+    rounds = json.loads((tmp_path / "c.json").read_text())["rounds"]
+    assert [r["problem"] for r in rounds] == ["mine", str(paths[1]), str(paths[2]), "smooth"]
+
+
+@pytest.mark.parametrize("command", ["compare", "toy"])
+def test_outputs_that_cannot_be_are_refused_before_the_work(command: str, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("no markers")
+    figure = tmp_path / "f.png"
+    cases = {
+        "expected the markers": ["--figure", figure, "--write", page],
+        "is a folder": ["--figure", figure, "--write", tmp_path],
+        "expected the name of a figure": ["--figure", tmp_path / "f.pngx"],
+        "got " + str(tmp_path / "f") + ".": ["--figure", tmp_path / "f"],
+        "twice": ["--figure", figure, "--json", figure],
+    }
+    for words, options in cases.items():
+        args = [command, "--estimator", "RLOO", *map(str, options)]
+        result = CliRunner().invoke(app, args, env={"COLUMNS": "300"})
+        assert result.exit_code == 2, result.output
+        assert words in result.output
+        assert not figure.exists()

@@ -261,6 +261,18 @@ def test_meta_device_and_reset() -> None:
     assert not torch.equal(linear.experts.weight, before)
 
 
+def test_a_compiled_layer_that_has_run_is_started_as_well() -> None:
+    torch._dynamo.reset()
+    layer = ConditionalMLP(8, 50, 8, bottleneck=4, unit=Rectifier())
+    x = 3 * torch.randn(200, 8) + 2
+    compiled = torch.compile(layer, backend="eager")
+    with torch.no_grad():
+        compiled(x)
+        start_gates_(compiled, x)
+        layer(x)
+    assert layer.telemetry().density == pytest.approx(0.1, abs=0.005)
+
+
 def test_a_stack_is_started_from_the_bottom_up() -> None:
     torch.manual_seed(0)
     stack = nn.Sequential(*(mlp(NoisyRectifier(), 6, 200, 6) for _ in range(3)))

@@ -130,3 +130,11 @@ def test_a_gater_draws_by_kernels_and_a_unit_by_itself_does_not() -> None:
     torch.manual_seed(9)
     assert torch.equal(gater.unit(a), by_torch)
     assert not torch.equal(drawn, by_torch)
+
+
+@pytest.mark.parametrize("device", ["meta"])
+def test_a_default_device_elsewhere_does_not_matter(device: str) -> None:
+    like = torch.empty(noise.FEW + 1)
+    with torch.device(device):
+        for drawn in (noise.uniform(like), noise.normal(like), noise.rectify(like)):
+            assert drawn.device == like.device

@@ -86,6 +86,24 @@ def test_extreme_logits_are_finite() -> None:
     assert exact_expectation(total, a).item() == pytest.approx(2.0)
 
 
+def test_infinite_logits_are_certain_units() -> None:
+    """Not 0·∞ in log q."""
+    a = torch.tensor([torch.inf, -torch.inf, 0.0], requires_grad=True)
+    value = exact_expectation(total, a)
+    value.backward()
+    assert value.item() == pytest.approx(1.5)
+    assert a.grad is not None
+    assert a.grad.tolist() == exact_gradient(total, a).tolist() == [0.0, 0.0, 0.25]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_is_enumerated_in_fp32(dtype: torch.dtype) -> None:
+    a = torch.linspace(-2, 2, 10).to(dtype)
+    f = lambda b: (b @ torch.arange(10).to(b)).square()  # noqa: E731
+    assert torch.equal(exact_expectation(f, a), exact_expectation(f, a.float()))
+    assert torch.equal(exact_gradient(f, a), exact_gradient(f, a.float()).to(dtype))
+
+
 def test_refusals() -> None:
     with pytest.raises(ValueError, match=r"at most 20 units, got 21.*2\^21"):
         exact_gradient(total, torch.zeros(21))

@@ -69,6 +69,12 @@ def run(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], *more: st
     return facts
 
 
+def test_the_numbers_go_into_a_new_folder(tmp_path: Path) -> None:
+    record = tmp_path / "new" / "all.json"
+    facts = policy.main(["--quick", f"--figure={tmp_path / 'f.png'}", f"--json={record}"])
+    assert json.loads(record.read_text()) == {"policy": facts}
+
+
 def test_the_stack_is_sparse_in_every_layer(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -223,3 +223,62 @@ def _rewrite(path: Path, change: Any) -> None:
         state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     change(config["model"])
     save_file(state, path, metadata={"hardgate": json.dumps(config)})
+
+
+# --- modes and what is frozen ---------------------------------------------------------------
+
+
+def test_frozen_parameters_and_modes_come_back(tmp_path: Path) -> None:
+    unit = hardgate.ReinMax(control_variate=True)
+    model = nn.Sequential(nn.Linear(4, 3), unit, nn.Sequential(nn.Linear(3, 2), nn.Dropout()))
+    model[0].weight.requires_grad_(False)
+    assert unit.control is not None
+    unit.control.eval()  # as its docstring says, to hold it
+    for model.training in (True, False):
+        save(model, tmp_path / "m")
+        again = load(tmp_path / "m")
+        frozen = {name for name, p in again.named_parameters() if not p.requires_grad}
+        assert frozen == {"0.weight"}
+        modes = {name: m.training for name, m in again.named_modules()}
+        assert modes == {name: m.training for name, m in model.named_modules()}
+        assert not modes["1.control"]
+
+
+@pytest.mark.parametrize("key", ["frozen", "other_mode"])
+def test_names_of_nothing_are_refused(key: str, tmp_path: Path) -> None:
+    save(nn.Linear(2, 2), tmp_path / "m")
+    _with(tmp_path / "m", {key: ["nowhere"]})
+    with pytest.raises(LoadError, match="nowhere"):
+        load(tmp_path / "m")
+    _with(tmp_path / "m", {key: 3})
+    with pytest.raises(LoadError, match="not iterable"):
+        load(tmp_path / "m")
+
+
+def test_a_file_that_says_nothing_of_them_still_loads(tmp_path: Path) -> None:
+    save(nn.Linear(2, 2).eval(), tmp_path / "m")
+    _with(tmp_path / "m", {}, without=("frozen", "other_mode"))
+    again = load(tmp_path / "m")
+    assert not again.training
+    assert all(p.requires_grad for p in again.parameters())
+
+
+def test_a_description_without_a_bottom(tmp_path: Path) -> None:
+    deep = "[" * 100_000 + "]" * 100_000
+    save_file({"weight": torch.zeros(2)}, tmp_path / "m", metadata={"hardgate": deep})
+    with pytest.raises(LoadError, match="damaged"):
+        load(tmp_path / "m")
+
+
+def test_an_argument_that_json_has_no_word_for(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"not JSON compliant\. Save model\.state_dict"):
+        save(nn.Softplus(threshold=float("inf")), tmp_path / "m")
+    assert not list(tmp_path.iterdir())
+
+
+def _with(path: Path, changes: dict[str, Any], without: tuple[str, ...] = ()) -> None:
+    """Write the file again with another description."""
+    with safe_open(path, framework="pt") as file:
+        config = json.loads(file.metadata()["hardgate"])
+    config = {key: value for key, value in config.items() if key not in without} | changes
+    save_file(load_file(path), path, metadata={"hardgate": json.dumps(config)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -382,3 +383,92 @@ def test_decisiveness_is_the_share_of_variance_the_input_decides() -> None:
     share = h.mean(0).var() / h.var()
     stats = gate_statistics(unit, a, h[0])
     assert stats.decisiveness == pytest.approx(share.item(), abs=0.01)
+
+
+def test_empty_batches_and_layers_have_no_statistics() -> None:
+    unit = StraightThrough()
+    for shape in ((0, 4), (2, 0), (0,)):
+        stats = gate_statistics(unit, torch.zeros(shape), torch.zeros(shape))
+        assert math.isnan(stats.density)
+        assert math.isnan(stats.decisiveness)
+        assert stats.firing_rate.shape == shape[-1:]
+    with pytest.raises(TypeError, match=r"one shape, got \(3, 4\) and \(5, 2\)"):
+        gate_statistics(unit, torch.zeros(3, 4), torch.zeros(5, 2))
+
+
+def test_max_norm_refuses_weights_that_are_computed() -> None:
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(5, 4))
+    with pytest.raises(TypeError, match="expected weights that are parameters"):
+        max_norm_(nn.Sequential(layer), 1.0)
+
+
+def test_kl_of_logits_is_read_without_gradients() -> None:
+    unit, a = StraightThrough(), torch.zeros(3, 4, requires_grad=True)
+    with torch.no_grad():
+        value = KLTarget(0.1, weight=1.0)(unit, a, unit(a))
+    assert value.item() == pytest.approx(4 * (0.1 * math.log(0.2) + 0.9 * math.log(1.8)))
+
+
+def test_firing_rate_is_that_of_one_layer() -> None:
+    unit, control = StraightThrough(), FiringRate(0.1)
+    control(unit, torch.zeros(3, 4), torch.ones(3, 4))
+    for width in (1, 5):  # one rate would broadcast to all four
+        with pytest.raises(ValueError, match=f"expected the 4 units .* got {width}"):
+            control(unit, torch.zeros(3, width), torch.ones(3, width))
+
+
+def test_state_made_in_inference_mode_goes_on_outside() -> None:
+    unit, control = StraightThrough(), FiringRate(0.1)
+    a = randn(20, 4)
+    with torch.inference_mode():
+        control(unit, a, unit(a))
+        calibrate_thresholds(unit, [a], rate=0.25)
+    control(unit, a, unit(a))
+    unit.load_state_dict(StraightThrough().state_dict())
+    assert unit.threshold.item() == 0
+
+
+class _ByName(nn.Module):
+    """Calls its unit as unit(a=…)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unit = StraightThrough()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h: torch.Tensor = self.unit(a=x)
+        return h
+
+
+def test_calibration_of_a_unit_called_by_name() -> None:
+    assert calibrate_thresholds(_ByName(), [randn(100, 10)]) == {"unit": pytest.approx(0.1)}
+
+
+def test_calibration_refuses_nan() -> None:
+    unit, a = StraightThrough(), randn(100, 10)
+    a[3, 4] = math.nan
+    with pytest.raises(ValueError, match="got NaN for ''"):
+        calibrate_thresholds(unit, [a])
+    assert unit.threshold.item() == 0
+
+
+def test_calibration_refuses_a_unit_of_two_layers() -> None:
+    unit = StraightThrough()
+    model = nn.Sequential(nn.Linear(4, 5), unit, nn.Linear(5, 7), unit)
+    with pytest.raises(ValueError, match=r"'1' to serve one layer, got layers of 5 and 7\."):
+        calibrate_thresholds(model, [randn(100, 4)])
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "part"])
+def test_calibration_of_a_compiled_model_that_ran_before(whole: bool) -> None:
+    """Compiled code takes no notice of hooks that come later."""
+    first = nn.Sequential(nn.Linear(4, 30), StraightThrough())
+    compiled: Any = torch.compile(first, backend="eager")
+    model = compiled if whole else nn.Sequential(compiled, nn.Linear(30, 5), Rectifier())
+    x = randn(100, 4)
+    with torch.no_grad():
+        model.eval()(x)
+    reached = calibrate_thresholds(model, [x], rate=0.1)
+    assert len(reached) == (1 if whole else 2)
+    with torch.no_grad():
+        assert (compiled(x) != 0).float().mean().item() == pytest.approx(0.1, abs=1e-3)

@@ -12,13 +12,15 @@ from pathlib import Path
 import optuna
 import pytest
 from optuna.trial import FrozenTrial, TrialState
+from rich.console import Console
 from typer.testing import CliRunner
 
 from hardgate.cli import app
 from hardgate.reproduce import data as data_module
 from hardgate.reproduce.settings import ROWS, change, settings_of
+from hardgate.sweep.cli import _print
 from hardgate.sweep.space import command, space, start, suggest
-from hardgate.sweep.study import Sweep, finished, open_study, work
+from hardgate.sweep.study import Sweep, SweepError, finished, open_study, work
 from tests import tiny_runs
 
 FIXED = ("hidden=40", "bottleneck=8", "batch=16", "average=0")
@@ -184,3 +186,47 @@ def test_opening_twice_queues_the_own_settings_once(folder: Path) -> None:
     open_study(sweep)
     waiting = open_study(sweep).get_trials(states=(TrialState.WAITING,))
     assert len(waiting) == 1
+
+
+def test_a_setting_that_is_given_is_not_varied(folder: Path) -> None:
+    changes = (("lr", "0.05"), ("hidden", "40"))
+    sweep = Sweep("rectifier", 1, 1, f"sqlite:///{folder}/s.db", changes=changes)
+    (first,) = open_study(sweep).get_trials(states=(TrialState.WAITING,))
+    assert "lr" not in first.system_attrs["fixed_params"]
+    trial = optuna.create_study().ask()
+    drawn = suggest(trial, sweep.row, sweep.settings(), dict(changes))
+    assert drawn.lr == 0.05
+    assert "lr" not in trial.params
+    assert "gater_lr" in trial.params
+    free = suggest(optuna.create_study().ask(), sweep.row, sweep.settings())
+    assert free.lr != 0.05  # negative control
+
+
+@pytest.mark.parametrize("storage", ["sqlite://", "sqlite:///", "sqlite:///:memory:"])
+def test_a_database_that_workers_cannot_share(storage: str) -> None:
+    with pytest.raises(SweepError, match="in the memory of a single process"):
+        open_study(Sweep("rectifier", 1, 1, storage))
+
+
+def test_the_table_fits_a_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names and numbers in full: rich cuts off what does not fit."""
+    sweep = Sweep("best", 1, 7, f"sqlite:///{folder}/s.db")
+    study = open_study(sweep)
+    for _ in range(3):
+        study.add_trial(_finished(optuna.create_study().ask(), sweep))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("hardgate.sweep.cli.console", Console(width=80))
+        _print(study, sweep, folder / "f.png")
+    said = capsys.readouterr().out
+    assert "…" not in said
+    for trial in study.get_trials(states=(TrialState.COMPLETE,)):
+        for name, value in trial.params.items():
+            assert re.search(rf"^ *{name} .*{re.escape(f'{value:.3g}')}", said, re.MULTILINE)
+
+
+def _finished(trial: optuna.Trial, sweep: Sweep) -> FrozenTrial:
+    suggest(trial, sweep.row, sweep.settings())
+    density = {"density": sweep.settings().rate}
+    return optuna.trial.create_trial(
+        params=trial.params, distributions=trial.distributions, value=12.34, user_attrs=density
+    )

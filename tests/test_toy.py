@@ -86,6 +86,19 @@ def test_the_command_writes_table_figure_and_json(tmp_path: Path) -> None:
     assert toy_report.markdown(record) in page.read_text()
 
 
+def test_a_name_given_twice_climbs_once(tmp_path: Path) -> None:
+    names = ["--estimator", "RLOO", "--estimator", "RLOO(2)"]
+    args = ["toy", *names, "--steps", "2", "--figure", str(tmp_path / "t.png")]
+    result = CliRunner().invoke(app, args, env={"COLUMNS": "120"})
+    assert "climbed 1/1" in result.output
+
+
+@pytest.mark.parametrize("option", ["--seed", "--evals"])
+def test_numbers_beyond_reason_are_refused(option: str) -> None:
+    result = CliRunner().invoke(app, ["toy", "--estimator", "RLOO", option, str(10**20)])
+    assert result.exit_code == 2
+
+
 def test_the_committed_run_is_the_published_experiment(committed: dict[str, Any]) -> None:
     settings = committed["settings"]
     assert {k: settings[k] for k in ("units", "t", "evals", "steps", "lr")} == {

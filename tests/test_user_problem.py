@@ -23,6 +23,14 @@ HEAD = "import torch\nlogits = torch.zeros(3)\n"
 
 # The file, and what the message must say: what was expected, what came, what to type.
 BROKEN = {
+    "changes b": (
+        HEAD + "def f(b):\n    b -= 0.5\n    return b.square().sum(-1)\n",
+        ["leave b as it is", "changed in place", "Write b = 2 * b"],
+    ),
+    "has noise of its own": (
+        HEAD + "def f(b): return torch.dropout(b, 0.5, True).sum(-1)\n",
+        ["the same losses for the same b", "net.eval()"],
+    ),
     "no logits": ("def f(b): return b.sum(-1)\n", ["expected logits", "nothing of that name"]),
     "a list of logits": ("logits = [0.0]\ndef f(b): return b.sum(-1)\n", ["tensor [D]", "a list"]),
     "a matrix of logits": (

@@ -346,6 +346,30 @@ def test_the_command_prints_the_table_and_writes_figures_and_records(tmp_path: P
     assert "--fresh" in output
 
 
+def test_what_was_measured_is_kept_unless_damaged_or_fresh(tmp_path: Path) -> None:
+    data, out = tiny_digits.packed(tmp_path / "data"), tmp_path / "o"
+    path = out / "variance.json"
+
+    def again(*more: str) -> tuple[int, str]:
+        return tiny_digits.invoke("--estimator=RLOO", "--steps=40", *more, data=data, out=out)
+
+    assert "variance of RLOO(2)" in again()[1]
+    assert "variance of RLOO(2)" not in again()[1]
+    for damaged in ("[1]", "{"):
+        path.write_text(damaged)
+        code, output = again()
+        assert code == 0, output
+        assert "variance of RLOO(2)" in output
+    assert "variance of RLOO(2)" in again("--fresh")[1]
+    weights = out / "RLOO-2" / "weights-000040.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    path.unlink()
+    code, output = again()
+    assert code == 1
+    assert "weights-000040.safetensors: expected the weights of a run" in output
+    assert "Traceback" not in output
+
+
 def test_the_other_data_are_labelled_in_output_and_record(tmp_path: Path) -> None:
     data = tiny_runs.files(tmp_path / "idx")
     args = ("--estimator=DisARM", "--steps=20")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from hardgate._as_written import as_written
 from hardgate.conditional.gater import Gater
 
 
@@ -37,7 +38,8 @@ def start_gates_(model: nn.Module, x: Tensor) -> nn.Module:
         raise ValueError("start_gates_ found no hardgate.Gater in this model.")
     hooks = [g.register_forward_pre_hook(lambda g, args: _start(g, args[0])) for g in gaters]
     try:
-        model(x)
+        with as_written():
+            model(x)
     finally:
         for hook in hooks:
             hook.remove()

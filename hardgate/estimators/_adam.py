@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -27,6 +29,8 @@ class Adam(LazyState):
 
     def __init__(self, rate: float) -> None:
         super().__init__()
+        if not (isinstance(rate, int | float) and 0 <= rate < math.inf):
+            raise ValueError(f"rate expected a step size, like 0.003, got {rate!r}.")
         self.rate = rate
         self.register_buffer("first", torch.zeros(0))
         self.register_buffer("second", torch.zeros(0))

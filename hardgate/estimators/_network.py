@@ -24,6 +24,8 @@ class Network(LazyState):
 
     def __init__(self, hidden: int, rate: float) -> None:
         super().__init__()
+        if not isinstance(hidden, int) or hidden < 1:
+            raise ValueError(f"hidden expected a number of units, like 32, got {hidden!r}.")
         self.hidden = hidden
         self.register_buffer("weights", torch.zeros(0))
         self.adam = Adam(rate)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from hardgate._across import total
 from hardgate._state import LazyState
+from hardgate.baselines import proper_decay
 
 
 class Ratio(LazyState):
@@ -22,7 +23,7 @@ class Ratio(LazyState):
 
     def __init__(self, decay: float) -> None:
         super().__init__()
-        self.decay = decay
+        self.decay = proper_decay(decay)
         self.register_buffer("numerator", torch.zeros(0))
         self.register_buffer("denominator", torch.zeros(0))
 

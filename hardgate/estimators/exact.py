@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise
+from hardgate.estimators._refusals import needs_autograd
 from hardgate.exact import exact_expectation
 
 
@@ -31,6 +32,7 @@ class Exact(Estimator):
         return ()
 
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
+        needs_autograd("Exact")
         a = a.detach().requires_grad_()
         value = exact_expectation(f, a)
         (g,) = torch.autograd.grad(value.sum(), a, retain_graph=True)

@@ -21,12 +21,13 @@ def expectation(
     """E f(b) for b_i ~ Bernoulli(σ(a_i)), estimated; its backward pass estimates the gradient.
 
     The gradient at `logits` is the estimator's; parameters inside f get their ordinary gradient,
-    at the samples that were drawn. An estimator that learns (`estimator.state`) has to be the
-    same object in every step: make it once, beside the model.
+    at the samples that were drawn. It has a first derivative only. An estimator that learns
+    (`estimator.state`) has to be the same object in every step: make it once, beside the model.
 
     Args:
         f: samples `[..., D]` → losses `[...]`, one per sample; several samples come as a further
-            axis in front. Batch statistics or dropout inside f see all of them at once.
+            axis in front, in fp32 where the logits are in half precision. Batch statistics or
+            dropout inside f see all of them at once.
         logits: a, `[..., D]`.
         estimator: one of `hardgate.ESTIMATORS`; or a unit that back-propagates through its one
             sample, like `hardgate.StraightThrough()`.
@@ -78,3 +79,17 @@ def _check(logits: Tensor, estimator: object, context: Tensor | None) -> None:
             f"{type(estimator).__name__} expected no context: it makes no use of one. Leave "
             "context out, or write estimator=hardgate.estimators.NVIL()."
         )
+    if context is not None:
+        _check_context(logits, context)
+
+
+def _check_context(logits: Tensor, context: object) -> None:
+    batch = logits.shape[:-1]
+    given = context.shape if isinstance(context, Tensor) else torch.Size()
+    if len(given) > len(batch) and given[: len(batch)] == batch:
+        return
+    got = tuple(context.shape) if isinstance(context, Tensor) else type(context).__name__
+    raise ValueError(
+        f"expectation expected a context of one input for each example, a tensor "
+        f"({', '.join(map(str, batch))}, ...) for logits {tuple(logits.shape)}, got {got}."
+    )

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from hardgate._across import total
+from hardgate.baselines import proper_decay
 from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise, sample
 from hardgate.estimators._network import Network
 from hardgate.exact import losses_of
@@ -54,7 +55,8 @@ class NVIL(Estimator):
         adapt: bool = True,
     ) -> None:
         super().__init__(adapt=adapt)
-        self.decay, self.normalise, self.unbiased = decay, normalise, not normalise
+        self.decay = proper_decay(decay)
+        self.normalise, self.unbiased = normalise, not normalise
         self.network = Network(hidden, rate)
         self.register_buffer("sums", torch.zeros(3))  # decaying, of 1, r and r²; r = f - C_ψ
 

@@ -86,7 +86,7 @@ class QuadraticCV(ManySamples):
     def _move(self, rest: Tensor, M: Tensor, w: Tensor, score: Tensor, variance: Tensor) -> None:
         """M and w by the gradient that they leave: what they explain adds no noise to them."""
         D = score.shape[-1]
-        rows, scores = (rest - w).reshape(-1, D), score.reshape(-1, D)
+        rows, scores = (rest - w).flatten(0, -2), score.flatten(0, -2)
         spread = variance.expand_as(score).sum_to_size(D)
         self.M.update(rows.T @ scores + M * spread, spread)
         self.w.update(rest.sum_to_size(D), spread.new_full((D,), len(rows)))

@@ -14,9 +14,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from hardgate.estimators import ESTIMATORS
 from hardgate.lab import contest_report as report
 from hardgate.lab.contest import Round, contest
-from hardgate.lab.contest_figures import figures
+from hardgate.lab.contest_figures import figures, plane_of
 from hardgate.lab.contestants import Contestant, UnknownEstimatorError, contestants, everybody
-from hardgate.lab.output_option import check_outputs
+from hardgate.lab.output_option import MOST_SEED, check_figure, check_outputs, check_page
 from hardgate.lab.problems import EXTREME, PROBLEMS, Problem
 from hardgate.lab.recommend import recommend
 from hardgate.lab.user_problem import UserProblemError, load
@@ -63,7 +63,7 @@ def compare_command(
     budget: Annotated[
         int, typer.Option(min=1, help="Evaluations of f that the column 'error' allows.")
     ] = 100,
-    seed: Annotated[int, typer.Option(help="Of the random draws.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="Of the random draws.")] = 0,
     figure_file: Annotated[
         Path,
         typer.Option(
@@ -101,7 +101,9 @@ def compare_command(
     ks = list(dict.fromkeys(samples_per_estimate or (2, 4)))
     chosen = _contestants(estimator, ks)
     problems = _problems(problem or list(PROBLEMS))
-    check_outputs(figure_file, json_file)
+    check_figure(figure_file)
+    check_outputs(figure_file, plane_of(figure_file), json_file)
+    check_page(write, report.BLOCKS)
     start = time.perf_counter()
     try:
         rounds = _run(problems, chosen, samples, seed, console)
@@ -125,6 +127,7 @@ def compare_command(
     console.print(
         f"{count} measurements in {time.perf_counter() - start:.0f} s{to}",
         highlight=False,
+        markup=False,
         soft_wrap=True,
     )
     _judge(console, rounds)
@@ -146,8 +149,9 @@ def _problems(names: list[str]) -> dict[str, Problem]:
         if name in _NAMED:
             problems[name] = _NAMED[name]
         elif name.endswith(".py"):
-            try:
-                problems[Path(name).stem] = load(Path(name))
+            stem = Path(name).stem
+            try:  # by the whole path where the name is another's
+                problems[name if stem in (*problems, *_NAMED) else stem] = load(Path(name))
             except UserProblemError as error:
                 raise typer.BadParameter(str(error), param_hint="--problem") from None
         else:
@@ -167,7 +171,7 @@ def _run(
 ) -> list[Round]:
     """The rounds; a bar on a terminal, elsewhere a line for each problem."""
     rounds = []
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
     bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
     with bar:
         task = bar.add_task("measuring", total=len(problems) * (len(chosen) + 2))
@@ -178,7 +182,8 @@ def _run(
                 if played is not None:
                     rounds.append(played)
             if not console.is_terminal:
-                console.print(f"measured {len(rounds)}/{len(problems)}: {name}", highlight=False)
+                said = f"measured {len(rounds)}/{len(problems)}: {name}"
+                console.print(said, highlight=False, markup=False)
     return rounds
 
 
@@ -194,7 +199,7 @@ def _show(console: Console, played: Round, budget: int) -> None:
     for why in dict.fromkeys(each.why for each in played.left_out):
         names = ", ".join(each.estimator for each in played.left_out if each.why == why)
         console.print(f"Left out ({why}): {names}.", highlight=False, markup=False)
-    console.print(f"Recommended on {played.problem}: ", style="bold", end="")
+    console.print(f"Recommended on {played.problem}: ", style="bold", end="", markup=False)
     console.print(f"{recommend(played)}\n", highlight=False, markup=False)
 
 
@@ -202,7 +207,9 @@ def _judge(console: Console, rounds: list[Round]) -> None:
     wrong = [row for played in rounds for row in played.rows if row.contradicts]
     for row in wrong:
         console.print(
-            f"{row.estimator} is declared unbiased but is not on {row.problem}.", style="red"
+            f"{row.estimator} is declared unbiased but is not on {row.problem}.",
+            style="red",
+            markup=False,
         )
     if wrong:
         raise typer.Exit(1)

@@ -24,7 +24,7 @@ def figures(rounds: Sequence[Round], path: Path) -> list[Path]:
     if not rounds:
         return []
     style = _styles(rounds)
-    plane = path.with_name(f"{path.stem}-bias{path.suffix}")
+    plane = plane_of(path)
     n, least = len(rounds), _ENTRY * len(style) + 0.8
     size = (13.0, max(least, 3.3 * n + 0.8))
     fig, axes = plt.subplots(n, 2, figsize=size, layout="constrained", squeeze=False, sharey="row")
@@ -46,6 +46,11 @@ def figures(rounds: Sequence[Round], path: Path) -> list[Path]:
     fig.savefig(plane, dpi=110)
     plt.close(fig)
     return [path, plane]
+
+
+def plane_of(path: Path) -> Path:
+    """Where the bias–variance plane goes: beside the other figure."""
+    return path.with_name(f"{path.stem}-bias{path.suffix}")
 
 
 def _rivals(played: Round) -> list[Row]:

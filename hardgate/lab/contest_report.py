@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from rich.box import SIMPLE
+from rich.markup import escape
 from rich.table import Table
 
+from hardgate.lab import page as pages
 from hardgate.lab.contest import Round, Row
 from hardgate.lab.machine import processor, versions
-from hardgate.lab.page import embed
 from hardgate.lab.recommend import recommend
 
 COLUMNS = ("bias", "z", "cosine", "variance", "evals", "µs", "× evals", "× µs", "error")
@@ -30,6 +32,7 @@ CAPTION = (
 def table(played: Round, budget: int) -> Table:
     """One problem's contest, for the terminal."""
     title = f"{played.problem}: {played.about}. Truth: {played.truth}."
+    title = escape(title)  # a user's docstring may hold brackets
     out = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE, padding=0)
     out.add_column("estimator", overflow="fold", min_width=12)
     rows = ordered(played.rows)
@@ -41,7 +44,7 @@ def table(played: Round, budget: int) -> Table:
         if k and _group(row) != _group(rows[k - 1]):
             out.add_section()
         style = "bold red" if row.contradicts else "green" if row.unbiased else ""
-        out.add_row(row.estimator + " °" * row.own_objective, *texts, style=style)
+        out.add_row(escape(row.estimator) + " °" * row.own_objective, *texts, style=style)
     return out
 
 
@@ -105,10 +108,7 @@ def rounds_of(record: dict[str, Any]) -> list[Round]:
 
 def write(page: str, record: dict[str, Any]) -> str:
     """`page` with the blocks that it has markers for written anew from the record."""
-    present = [name for name in _BLOCKS if f"<!-- {name}:" in page]
-    for name in present or ["compare"]:  # without any, embed says what was expected
-        page = embed(page, name, _BLOCKS[name](record))
-    return page
+    return pages.write(page, {name: partial(block, record) for name, block in BLOCKS.items()})
 
 
 def rankings(record: dict[str, Any]) -> str:
@@ -136,7 +136,7 @@ def advice(record: dict[str, Any]) -> str:
 
 
 # What a page may hold, by the name of its markers.
-_BLOCKS = {"compare": rankings, "recommended": advice}
+BLOCKS = {"compare": rankings, "recommended": advice}
 
 
 def _ranking(rounds: Sequence[Round], figure: str) -> str:

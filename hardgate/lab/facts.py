@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 
 from hardgate.estimators import ESTIMATORS, Estimator, ManySamples
-from hardgate.lab.page import embed
+from hardgate.lab import page as pages
 from hardgate.units import UNITS, Unit
 
 COLUMNS = ("unit", "unbiased", "binary", "needs the loss", "gradient of an off unit")
@@ -82,7 +82,4 @@ _BLOCKS: dict[str, Callable[[], str]] = {"facts": markdown, "estimators": estima
 
 def write(page: str) -> str:
     """`page` with the tables that it has markers for written anew."""
-    present = [name for name in _BLOCKS if f"<!-- {name}:" in page]
-    for name in present or ["facts"]:  # without any, embed says what was expected
-        page = embed(page, name, _BLOCKS[name]())
-    return page
+    return pages.write(page, _BLOCKS)

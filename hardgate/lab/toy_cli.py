@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from hardgate.estimators import ESTIMATORS
 from hardgate.lab import toy_report as report
 from hardgate.lab.contestants import Contestant, UnknownEstimatorError, contestants
-from hardgate.lab.output_option import check_outputs
+from hardgate.lab.output_option import MOST_SEED, check_figure, check_outputs, check_page
 from hardgate.lab.toy import Curve, Toy, ascend, takes_part
 
 
@@ -25,9 +25,11 @@ def toy_command(
             "divide --evals if left out."
         ),
     ] = None,
-    evals: Annotated[int, typer.Option(min=1, help="Evaluations of f per step.")] = Toy.evals,
+    evals: Annotated[
+        int, typer.Option(min=1, max=1000, help="Evaluations of f per step.")
+    ] = Toy.evals,
     steps: Annotated[int, typer.Option(min=1, help="Of RMSprop.")] = Toy.steps,
-    seed: Annotated[int, typer.Option(min=0, help="The first seed.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=MOST_SEED, help="The first seed.")] = 0,
     seeds: Annotated[int, typer.Option(min=1, help="How many, counted from --seed.")] = 1,
     figure_file: Annotated[
         Path, typer.Option("--figure", help="Where the PNG goes.", dir_okay=False)
@@ -54,7 +56,9 @@ def toy_command(
     """
     console, toy = Console(), Toy(evals=evals, steps=steps)
     chosen = _contestants(estimator, toy)
+    check_figure(figure_file)
     check_outputs(figure_file, json_file)
+    check_page(write, ("toy",))
     curves = _run(chosen, toy, range(seed, seed + seeds), console)
     console.print(report.table(curves, toy))
     report.figure(curves, toy, figure_file)
@@ -66,7 +70,8 @@ def toy_command(
     if write is not None:
         write.write_text(report.write(write.read_text(), record))
         written.append(str(write))
-    console.print(f"→ {', '.join(written)}", highlight=False, soft_wrap=True)
+    said = f"→ {', '.join(written)}"
+    console.print(said, highlight=False, markup=False, soft_wrap=True)
 
 
 def _contestants(names: list[str] | None, toy: Toy) -> list[Contestant]:
@@ -75,6 +80,7 @@ def _contestants(names: list[str] | None, toy: Toy) -> list[Contestant]:
         found = [c for name in names or ESTIMATORS for c in contestants(name, ks)]
     except UnknownEstimatorError as error:
         raise typer.BadParameter(str(error), param_hint="--estimator") from None
+    found = list({c.name: c for c in found}.values())
     fitting = [c for c in found if takes_part(c, toy) and (names or c.unbiased)]
     unfit = [c.name for c in found if c not in fitting]
     if names and unfit:

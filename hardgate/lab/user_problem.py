@@ -47,15 +47,22 @@ def load(path: Path) -> Problem:
         raise UserProblemError(f"{path} expected a function f(b), got {_kind(f)}. {_WRITE}")
 
     def checked(b: Tensor) -> Tensor:
+        version = b._version
         try:
             losses = f(b)
         except Exception as error:  # whatever it is that a user's f does
             raise _failed(path, b, error) from error
+        if b._version != version:
+            raise UserProblemError(
+                f"f of {path} expected to leave b as it is, got b changed in place. Write "
+                "b = 2 * b, not b *= 2."
+            )
         return _losses(path, b, losses)
 
     about = (module.__doc__ or "").strip().partition("\n")[0].rstrip(".")
     problem = Problem(about or f"the problem of {path}", logits, checked)
     _try(problem)
+    _repeat(path, problem)
     return problem
 
 
@@ -96,6 +103,19 @@ def _try(problem: Problem) -> None:
     for shape in ((2, 3, D), (2, D), (1, 1, D)):
         problem.f((torch.rand(shape, generator=generator) < 0.5).to(problem.logits))
     problem.f(problem.logits.new_tensor([[0.0], [1.0]]).repeat(1, D))
+
+
+def _repeat(path: Path, problem: Problem) -> None:
+    """What is held against the truth must be the same f: one with noise of its own is not."""
+    b = torch.ones_like(problem.logits).expand(8, -1).tril()
+    first, again = problem.f(b.clone()), problem.f(b.clone())
+    if not torch.allclose(first, again, rtol=1e-5):
+        k = (first - again).abs().argmax()
+        raise UserProblemError(
+            f"f of {path} expected to give the same losses for the same b, got "
+            f"{first[k].item():g} and {again[k].item():g}. Write net.eval() where it has dropout, "
+            "or average over its noise."
+        )
 
 
 def _failed(path: Path, b: Tensor, error: Exception) -> UserProblemError:

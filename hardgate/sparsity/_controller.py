@@ -56,4 +56,5 @@ def fraction(name: str, value: float) -> float:
 
 def examples(x: Tensor) -> Tensor:
     """`[..., D]` → `[N, D]`: all leading axes are examples."""
-    return x.reshape(-1, x.shape[-1]) if x.dim() else x.reshape(1, 1)
+    x = x if x.dim() else x.unsqueeze(0)
+    return x.unsqueeze(0).flatten(0, -2)  # not reshape(-1, D): D may be 0

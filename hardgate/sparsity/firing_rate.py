@@ -80,7 +80,13 @@ class FiringRate(Controller):
     @torch.no_grad()
     def _track(self, fired: Tensor) -> None:
         if self.firing.numel() == 0:
-            self.firing = fired.new_zeros(fired.shape, dtype=self.weight.dtype)
+            with torch.inference_mode(False):  # the state outlives the mode
+                self.firing = fired.new_zeros(fired.shape, dtype=self.weight.dtype)
+        if self.firing.shape != fired.shape:
+            raise ValueError(
+                f"FiringRate expected the {len(self.firing)} units that it was first used with, "
+                f"got {len(fired)}. Give each layer a controller of its own: FiringRate(rate)."
+            )
         self.firing.mul_(self.decay).add_(fired, alpha=1 - self.decay)
         self.weight.mul_(self.decay).add_(1 - self.decay)
 

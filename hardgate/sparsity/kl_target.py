@@ -40,7 +40,7 @@ class KLTarget(Controller):
     def penalty(self, unit: Unit, a: Tensor, h: Tensor) -> Tensor:
         s, x = self.rate, widen(a)
         p, q = unit.active_probability(x), unit.inactive_probability(x)
-        if a.requires_grad and not p.requires_grad:
+        if a.requires_grad and torch.is_grad_enabled() and not p.requires_grad:
             raise ValueError(
                 f"KLTarget needs a probability of being non-zero that varies smoothly with a; "
                 f"that of {unit!r} does not. Use AdaptiveL1 (as the paper does for rectifiers) "

@@ -15,7 +15,7 @@ def max_norm_(module: nn.Module, limit: float = 2.0) -> nn.Module:
     """Scale down, in place, every incoming weight vector longer than `limit`.
 
     Call it after the optimiser's step. Applies to each linear and convolutional layer in
-    `module`; biases are left alone.
+    `module` (not to transposed convolutions); biases are left alone.
 
     Args:
         module: a layer or a whole model.
@@ -33,5 +33,11 @@ def max_norm_(module: nn.Module, limit: float = 2.0) -> nn.Module:
     positive("limit", limit)
     for layer in module.modules():
         if isinstance(layer, _LAYERS):
+            if not isinstance(layer.weight, nn.Parameter):  # a limit on it would not last
+                raise TypeError(
+                    f"max_norm_ expected weights that are parameters, got {layer} with one that is "
+                    "computed from others, as by weight_norm. Leave that out, or limit the other "
+                    "layers one by one: max_norm_(layer, limit)."
+                )
             layer.weight.renorm_(2, 0, limit)
     return module

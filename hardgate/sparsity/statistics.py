@@ -50,12 +50,17 @@ def gate_statistics(unit: Unit, a: Tensor, h: Tensor) -> GateStatistics:
         >>> stats.density, stats.dead, round(stats.decisiveness, 3)
         (0.25, 1, 1.0)
     """
+    if a.shape != h.shape:
+        raise TypeError(
+            "gate_statistics expected a and h of one shape, got "
+            f"{tuple(a.shape)} and {tuple(h.shape)}. Write gate_statistics(unit, a, unit(a))."
+        )
     on = examples((h != 0).float())
     firing = on.mean(0)
     p = examples(unit.active_probability(widen(a)))
     mean = p.mean(0)
     possible = (mean * (1 - mean)).sum()
-    decided = p.var(0, unbiased=False).sum()
+    decided = (p - mean).square().mean(0).sum()  # var() warns where the batch is empty
     return GateStatistics(
         density=on.mean().item(),
         firing_rate=firing,

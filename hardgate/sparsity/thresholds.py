@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hardgate._across import gather
+from hardgate._as_written import as_written
 from hardgate.functional import widen
 from hardgate.sparsity._controller import examples, fraction
 from hardgate.units import Unit
@@ -24,7 +25,7 @@ def calibrate_thresholds(
 
     Units are calibrated in the order in which the model runs them, one pass over the data each,
     so that the second layer of a stack sees the first as it will be at test time. Use training
-    data. The model runs in evaluation mode and is put back as it was.
+    data. The model runs in evaluation mode, compiled or not, and is put back as it was.
 
     Args:
         model: contains the units, all with `eval_mode="threshold"`.
@@ -51,10 +52,16 @@ def calibrate_thresholds(
     if len(units) > 1 and iter(batches) is batches:
         batches = list(batches)
     reached: dict[str, float] = {}
-    with _evaluating(model), torch.no_grad():
+    # Thresholds made in inference mode could not be loaded into again.
+    with torch.inference_mode(False), _evaluating(model), as_written(), torch.no_grad():
         waiting = dict(units)
         while waiting:
             name, a = _collect_next(model, waiting, batches)
+            if a.isnan().any():  # as a threshold it would close every gate
+                raise ValueError(
+                    f"calibrate_thresholds expected pre-activations that are numbers, got NaN for "
+                    f"{name!r}. Look at the weights and at the batches: x.isnan().any()."
+                )
             unit = waiting.pop(name)
             reached[name] = _set_threshold(unit, gather(a, unit.synchronised), rate, per_unit)
     return reached
@@ -90,19 +97,28 @@ def _collect_next(
     stride = 1
 
     def watch(name: str) -> Any:
-        def hook(_: nn.Module, args: tuple[Tensor, ...]) -> None:
+        def hook(_: nn.Module, args: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
             nonlocal stride, kept
             if name not in order:
                 order.append(name)
             if name != order[0]:
                 return
-            kept.append(examples(widen(args[0]))[::stride].clone())
+            a = examples(widen(args[0] if args else named["a"]))
+            if kept and kept[0].shape[-1] != a.shape[-1]:
+                raise ValueError(
+                    f"calibrate_thresholds expected {name!r} to serve one layer, got layers of "
+                    f"{kept[0].shape[-1]} and {a.shape[-1]}. Give each a unit of its own."
+                )
+            kept.append(a[::stride].clone())
             if sum(k.numel() for k in kept) > _MOST_NUMBERS:
                 kept, stride = [torch.cat(kept)[::2].clone()], stride * 2
 
         return hook
 
-    handles = [unit.register_forward_pre_hook(watch(name)) for name, unit in waiting.items()]
+    handles = [
+        unit.register_forward_pre_hook(watch(name), with_kwargs=True)
+        for name, unit in waiting.items()
+    ]
     try:
         for batch in batches:
             model(batch[0] if isinstance(batch, (tuple, list)) else batch)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 console = Console()
 
 _NEAR = 0.01  # of the target, in training
+_SHOWN = 5  # trials, side by side: what fits into 80 columns
 
 
 def sweep_command(
@@ -149,12 +150,13 @@ def _print(study: optuna.Study, sweep: Sweep, figure: Path) -> None:
         """Those whose gates are on about as often as they should come first."""
         return abs(trial.user_attrs["density"] - rate) > _NEAR, trial.value or 0.0
 
-    ranked = sorted(done, key=merit)[:10]
-    table = Table("trial", "valid %", "on %", *ranked[0].params, box=SIMPLE)
-    for trial in ranked:
-        on = f"{100 * trial.user_attrs['density']:.1f}"
-        numbers = [f"{value:.3g}" for value in trial.params.values()]
-        table.add_row(str(trial.number), f"{trial.value:.2f}", on, *numbers)
+    ranked = sorted(done, key=merit)[:_SHOWN]
+    table = Table("trial", *(str(trial.number) for trial in ranked), box=SIMPLE)
+    table.add_row("valid %", *(f"{trial.value:.2f}" for trial in ranked))
+    table.add_row("on %", *(f"{100 * trial.user_attrs['density']:.1f}" for trial in ranked))
+    for name in ranked[0].params:
+        drawn = (trial.params.get(name) for trial in ranked)  # None: an older study varied less
+        table.add_row(name, *("" if value is None else f"{value:.3g}" for value in drawn))
     console.print(table)
     options = [f"--set {name}={value}" for name, value in sweep.changes]
     console.print("The best, at full length:", highlight=False)

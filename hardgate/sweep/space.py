@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -47,28 +48,28 @@ _CONTROLLED = {
 _OURS_ONLY = {"input_dropout"}
 
 
-def space(row: str, settings: Settings) -> dict[str, Range]:
-    """What is varied for a row, from its settings."""
+def space(row: str, settings: Settings, fixed: Collection[str] = ()) -> dict[str, Range]:
+    """What is varied for a row, from its settings; not what is `fixed`."""
     ranges = {**_SHARED, **_CONTROLLED[settings.sparsity]}
     if settings.unit != "none":
         ranges |= _GATED
     if row not in ("best", "dense"):
-        ranges = {name: range for name, range in ranges.items() if name not in _OURS_ONLY}
-    return ranges
+        fixed = {*fixed, *_OURS_ONLY}
+    return {name: range for name, range in ranges.items() if name not in fixed}
 
 
-def suggest(trial: Suggest, row: str, settings: Settings) -> Settings:
+def suggest(trial: Suggest, row: str, settings: Settings, fixed: Collection[str] = ()) -> Settings:
     """The settings with what is varied as the trial has it."""
     drawn = {
         name: trial.suggest_float(name, each.low, each.high, log=each.log)
-        for name, each in space(row, settings).items()
+        for name, each in space(row, settings, fixed).items()
     }
     return change(settings, {name: rounded(value) for name, value in drawn.items()})
 
 
-def start(row: str, settings: Settings) -> dict[str, float]:
+def start(row: str, settings: Settings, fixed: Collection[str] = ()) -> dict[str, float]:
     """The row's own settings as a first trial: the sweep must beat them."""
-    ranges = space(row, settings)
+    ranges = space(row, settings, fixed)
     return {
         name: min(max(getattr(settings, name), each.low), each.high)
         for name, each in ranges.items()

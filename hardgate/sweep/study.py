@@ -67,6 +67,11 @@ class Sweep:
 
 def open_study(sweep: Sweep, worker: int = 0) -> optuna.Study:
     """The study in its storage; made there, the row's own settings as first trial, if it is new."""
+    if ":memory:" in sweep.storage or sweep.storage in ("sqlite://", "sqlite:///"):
+        raise SweepError(
+            "--storage expected a database that workers share, got one in the memory of a single "
+            f"process: {sweep.storage!r}. Write sqlite:///sweep.db."
+        )
     try:
         _make_folder(sweep.storage)
         # A worker that was killed leaves a trial behind, which another runs again.
@@ -89,7 +94,8 @@ def open_study(sweep: Sweep, worker: int = 0) -> optuna.Study:
             f"--storage expected a database, like sqlite:///sweep.db or postgresql://user@host/db, "
             f"got {sweep.storage!r}: {str(error).splitlines()[0]}"
         ) from None
-    study.enqueue_trial(start(sweep.row, sweep.settings()), skip_if_exists=True)
+    first = start(sweep.row, sweep.settings(), dict(sweep.changes))
+    study.enqueue_trial(first, skip_if_exists=True)
     return study
 
 
@@ -105,7 +111,7 @@ def work(sweep: Sweep, worker: int, tell: Callable[[FrozenTrial], None]) -> None
     data = load(sweep.dataset, sweep.data, say=lambda message: None)
 
     def objective(trial: optuna.Trial) -> float:
-        settings = suggest(trial, sweep.row, sweep.settings())
+        settings = suggest(trial, sweep.row, sweep.settings(), dict(sweep.changes))
         torch.manual_seed(sweep.seed)
         run = Run(settings, data.train)
         try:

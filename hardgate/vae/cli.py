@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from hardgate.lab.contestants import UnknownEstimatorError
+from hardgate.lab.output_option import MOST_SEED
 from hardgate.reproduce.command import writable
 from hardgate.vae.command import REFUSALS, Plan, vae
 from hardgate.vae.data import load
@@ -49,7 +50,9 @@ def vae_command(
         int, typer.Option(min=1, help="Steps between two points of the curves.")
     ] = Settings.every,
     units: Annotated[int, typer.Option(min=1, max=4096)] = Settings.units,
-    seed: Annotated[int, typer.Option(min=0, help="Of weights, batches and noise.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=MOST_SEED, help="Of weights, batches and noise.")
+    ] = 0,
     data: Annotated[
         Path | None,
         typer.Option(

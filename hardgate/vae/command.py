@@ -25,7 +25,7 @@ from hardgate.vae.figures import figures
 from hardgate.vae.record import RECORD, make_record, name_of
 from hardgate.vae.rivals import slug
 from hardgate.vae.run import Settings
-from hardgate.vae.train import Budget, snapshots, train
+from hardgate.vae.train import VARIANCE, Budget, snapshots, train
 from hardgate.vae.variance import METHOD, measure
 
 REFUSALS = (SaveError, DataError, LockedError, MismatchError)  # the message says what to do
@@ -78,7 +78,7 @@ def vae(plan: Plan, data: Digits, console: Console) -> int:
 def _variance(plan: Plan, data: Digits, display: Plain) -> dict[str, Any]:
     """Along the path of the first rival; measured once for the same models and rivals."""
     first = plan.settings[0]
-    trajectory, path = plan.out / slug(first.estimator), plan.out / table.VARIANCE
+    trajectory, path = plan.out / slug(first.estimator), plan.out / VARIANCE
     same = {
         "trajectory": {**asdict(first), "data": data.digest, "steps": snapshots(trajectory)},
         "estimators": list(plan.measured),
@@ -98,10 +98,10 @@ def _variance(plan: Plan, data: Digits, display: Plain) -> dict[str, Any]:
 
 def _unless_damaged(path: Path) -> dict[str, Any]:
     try:
-        content: dict[str, Any] = json.loads(path.read_bytes())
-        return content
+        content = json.loads(path.read_bytes())
     except ValueError:
         return {}
+    return content if isinstance(content, dict) and "rows" in content else {}
 
 
 def _write_records(
@@ -115,5 +115,5 @@ def _write_records(
     plan.records.mkdir(parents=True, exist_ok=True)
     for record in records:
         checkpoint.write_json(plan.records / f"{slug(name_of(record))}.json", record)
-    checkpoint.write_json(plan.records / table.VARIANCE, variance)
+    checkpoint.write_json(plan.records / VARIANCE, variance)
     return [plan.records]

@@ -12,6 +12,7 @@ from hardgate.vae.cost import CLOCK
 from hardgate.vae.evaluate import elbo
 from hardgate.vae.rivals import n_evals
 from hardgate.vae.run import EVALUATED, Run
+from hardgate.vae.train import VARIANCE
 
 RECORD = "record.json"
 _DRAWS = 10  # of b for each image, at the end
@@ -53,5 +54,5 @@ def name_of(record: dict[str, Any]) -> str:
 
 def read(folder: Path) -> list[dict[str, Any]]:
     """The records in a folder, by name."""
-    paths = sorted(path for path in folder.glob("*.json") if path.name != "variance.json")
+    paths = sorted(path for path in folder.glob("*.json") if path.name != VARIANCE)
     return [json.loads(path.read_text()) for path in paths]

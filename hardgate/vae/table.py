@@ -15,9 +15,9 @@ from rich.table import Table
 from hardgate.lab.page import embed
 from hardgate.vae import variance_table
 from hardgate.vae.record import name_of, read
+from hardgate.vae.train import VARIANCE
 
 Record = dict[str, Any]
-VARIANCE = "variance.json"
 COLUMNS = ("estimator", "evals", "ms", "variance", "steps", "evaluations", "seconds", "train")
 
 

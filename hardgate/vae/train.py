@@ -19,6 +19,7 @@ from hardgate.vae.rivals import slug
 from hardgate.vae.run import DivergedError, Run, Settings
 
 SNAPSHOT = "weights-{:06d}.safetensors"
+VARIANCE = "variance.json"
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,8 @@ def snapshots(folder: Path) -> list[int]:
 
 
 def discard(settings: Sequence[Settings], out: Path) -> None:
-    """`--fresh`: remove what earlier runs left."""
+    """`--fresh`: remove what earlier runs left, and what was measured on their models."""
+    (out / VARIANCE).unlink(missing_ok=True)
     for folder in (out / slug(each.estimator) for each in settings):
         if folder.exists():
             with lock(folder):

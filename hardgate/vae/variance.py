@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
 from hardgate.estimators import Estimator, expectation
 from hardgate.lab.contestants import Contestant
+from hardgate.reproduce.idx import DataError
 from hardgate.units import Unit
 from hardgate.vae.data import Digits
 from hardgate.vae.model import BernoulliVAE
@@ -62,10 +64,20 @@ def along(
     made = rival.make()
     model = BernoulliVAE(data.train.float().mean(0), units).requires_grad_(False)
     for step in snapshots(trajectory):
-        model.load_state_dict(load_file(trajectory / SNAPSHOT.format(step)))
+        model.load_state_dict(_weights(trajectory / SNAPSHOT.format(step)))
         if rival.learns:
             _learn(made, model, data.train)
         yield step, spread(made, model, data.train[:_IMAGES].float())
+
+
+def _weights(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise DataError(
+            f"{path}: expected the weights of a run, got “{error}”. Remove the file, and the "
+            "variance is measured without it; or start the run anew with --fresh."
+        ) from error
 
 
 def spread(made: Estimator | Unit, model: BernoulliVAE, images: Tensor) -> Spread:
