@@ -265,7 +265,7 @@ def test_a_compiled_layer_that_has_run_is_started_as_well() -> None:
     torch._dynamo.reset()
     layer = ConditionalMLP(8, 50, 8, bottleneck=4, unit=Rectifier())
     x = 3 * torch.randn(200, 8) + 2
-    compiled = torch.compile(layer, backend="eager")
+    compiled: Any = torch.compile(layer, backend="eager")
     with torch.no_grad():
         compiled(x)
         start_gates_(compiled, x)
