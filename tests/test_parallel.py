@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import hardgate
 from hardgate import UNITS, AdaptiveL1, ConditionalMLP, Controller, FiringRate, KLTarget
-from hardgate.estimators import DoubleCV
+from hardgate.estimators import NVIL, REBAR, RELAX, DoubleCV, Estimator
 
 WORLD, BATCH, FEATURES, EXPERTS, STEPS = 2, 8, 6, 24, 3
 
@@ -25,6 +25,11 @@ CONTROLLERS: dict[str, Callable[[], Controller]] = {
     "KLTarget": lambda: KLTarget(0.1, weight=0.3),
     "AdaptiveL1": lambda: AdaptiveL1(0.1, band=0.0, weight=0.1),
     "FiringRate": lambda: FiringRate(0.1),
+}
+LEARNERS: dict[str, Callable[[], Estimator]] = {
+    "NVIL": NVIL,
+    "REBAR": lambda: REBAR(learn_temperature=True),
+    "RELAX": lambda: RELAX(learn_temperature=True),
 }
 # Units whose probability of being on is a step or a constant have no KL.
 NO_KL = {
@@ -91,6 +96,27 @@ def coefficient(rank: int, world: int) -> Tensor:
     return estimator.alpha.value().clone()
 
 
+def learnt(name: str, rank: int, world: int) -> Any:
+    """What an estimator has learnt after two batches; of the second one process has nothing."""
+    estimator = LEARNERS[name]().double()
+    if world > 1:
+        hardgate.synchronise_(estimator)
+    a = torch.linspace(-1, 1, BATCH * 3, dtype=torch.float64).reshape(BATCH, 3)
+    context = a.cos() if estimator.uses_context else None
+    for step, sizes in enumerate(((5, 3), (0, BATCH))):
+        noise = estimator.sample_noise(a, torch.Generator().manual_seed(step))
+        parts = noise if isinstance(noise, tuple) else (noise,)
+        mine = slice(None) if world == 1 else slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
+        own = tuple(part[mine] for part in parts)
+        estimator.estimate(
+            lambda b: (b.sum(-1) - 1).square(),
+            a[mine],
+            own if isinstance(noise, tuple) else own[0],
+            None if context is None else context[mine],
+        )
+    return {key: tensor.clone() for key, tensor in estimator.state_dict().items()}
+
+
 def worker(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
@@ -103,6 +129,7 @@ def worker(rank: int, folder: str) -> None:
     results: dict[Any, Any] = {case: train(*case, rank, WORLD) for case in CASES}
     results["apart"] = train("StraightThrough()", "KLTarget", rank, WORLD, synchronise=False)
     results["coefficient"] = coefficient(rank, WORLD)
+    results.update({name: learnt(name, rank, WORLD) for name in LEARNERS})
     torch.save(results, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
@@ -141,6 +168,14 @@ def test_without_synchronise_they_are_not(shared: list[dict[Any, Any]]) -> None:
 def test_a_learnt_coefficient_is_that_of_all_samples(shared: list[dict[Any, Any]]) -> None:
     for result in shared:
         assert torch.allclose(result["coefficient"], coefficient(0, 1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_networks_and_temperatures_learn_from_all_examples(
+    name: str, shared: list[dict[Any, Any]]
+) -> None:
+    for result in shared:
+        assert difference(result[name], learnt(name, 0, 1)) < 1e-6
 
 
 def test_nothing_changes_in_one_process() -> None:

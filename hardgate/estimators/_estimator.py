@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch._C import _functorch as functorch
 
+from hardgate._across import active, total
 from hardgate._state import LazyState
 from hardgate.estimators._refusals import first_derivative_only, may_learn, needs_autograd
 from hardgate.exact import losses_of
@@ -70,6 +71,14 @@ class Estimator(LazyState, ABC):
     def adapting(self) -> bool:
         """Whether this call may move `state`."""
         return self.adapt and self.training and self._learning
+
+    def learns_from(self, losses: Tensor) -> bool:
+        """Whether this call may move `state`: without examples, in step with those who have some."""
+        return self.adapting and (losses.numel() > 0 or active(self.synchronised))
+
+    def share_of_mean(self, x: Tensor) -> Tensor:
+        """What this process's numbers add to the mean of x over all processes."""
+        return x.sum() / total(x.new_tensor(x.numel()), self.synchronised).clamp(min=1)
 
     def forward(
         self,

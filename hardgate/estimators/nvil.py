@@ -71,9 +71,9 @@ class NVIL(Estimator):
             C = self.network(x, psi)
         c, s = self._running()
         rest = L - C.detach() - c
-        if self.adapting and L.numel() > 0:
+        if self.learns_from(L):
             if psi is not None:
-                self.network.learn((L - C - c).square().mean(), psi)
+                self.network.learn(self.share_of_mean((L - C - c).square()), psi)
             self._move(L - C.detach())
         if self.normalise:
             rest = rest / s.clamp(min=1)

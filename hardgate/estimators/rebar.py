@@ -63,7 +63,7 @@ class REBAR(Estimator):
         g = losses.detach().unsqueeze(-1) * score  # REINFORCE
         v = at.control(c[1], slope, score)
         out = g + self.eta.value() * v
-        if self.adapting and out.numel() > 0:
+        if self.learns_from(losses):
             self.eta.update(g, v)
-            self.temperature.learn(out.square().sum(-1).mean(), log)
+            self.temperature.learn(self.share_of_mean(out.square().sum(-1)), log)
         return Estimate(losses, out.detach())

@@ -77,9 +77,11 @@ class RELAX(Estimator):
         psi = self.network.psi(a)
         r = self._network_control(at, score, psi)
         out = g + self.eta.value() * v + r
-        if self.adapting and out.numel() > 0:
+        if self.learns_from(losses):
             self.eta.update(g + r.detach(), v)
-            variance = out.square().sum(-1).mean()  # and the mean's square, which stays
+            variance = self.share_of_mean(
+                out.square().sum(-1)
+            )  # and the mean's square, which stays
             self.temperature.learn(variance, log)
             self.network.learn(variance, psi)
         return Estimate(losses, out.detach())
