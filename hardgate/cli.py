@@ -14,7 +14,7 @@ from typer.core import TyperCommand
 import hardgate
 from hardgate.lab import facts as facts_table
 from hardgate.lab.compare_cli import compare_command
-from hardgate.lab.output_option import check_outputs
+from hardgate.lab.output_option import check_outputs, check_page
 from hardgate.lab.toy_cli import toy_command
 from hardgate.reproduce.cli import reproduce_command
 from hardgate.reproduce.report.command import report_command
@@ -102,6 +102,7 @@ def bench_command(
             param_hint="--unit",
         )
     check_outputs(out / "bench-density.png", json_file)
+    check_page(write, ("bench",))
     timings = bench_run.measure(chosen, seconds, console)
     for each in bench_report.tables(timings):
         console.print(each)

@@ -73,7 +73,7 @@ class Estimator(LazyState, ABC):
         return self.adapt and self.training and self._learning
 
     def learns_from(self, losses: Tensor) -> bool:
-        """Whether this call may move `state`: without examples, in step with those who have some."""
+        """Whether this call may move `state`: without examples, in step with who has some."""
         return self.adapting and (losses.numel() > 0 or active(self.synchronised))
 
     def share_of_mean(self, x: Tensor) -> Tensor:

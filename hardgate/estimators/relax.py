@@ -79,9 +79,8 @@ class RELAX(Estimator):
         out = g + self.eta.value() * v + r
         if self.learns_from(losses):
             self.eta.update(g + r.detach(), v)
-            variance = self.share_of_mean(
-                out.square().sum(-1)
-            )  # and the mean's square, which stays
+            # The variance, and the mean's square, which stays.
+            variance = self.share_of_mean(out.square().sum(-1))
             self.temperature.learn(variance, log)
             self.network.learn(variance, psi)
         return Estimate(losses, out.detach())
