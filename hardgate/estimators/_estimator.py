@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
@@ -98,13 +97,10 @@ class Estimator(LazyState, ABC):
         with torch.enable_grad():
             noise = self.sample_noise(a, generator)
             value, g = self._uncast(f, a, noise, context)
-        if a.shape[-1]:  # 1[u < σ(NaN)] is 0, as if the unit were off: let the value tell
-            lost = a.amax(-1).isnan()  # a fifth of the time of isnan().any(-1)
-            value = value.masked_fill(lost, math.nan)
         if not grad:
-            return value.detach()
+            return value.detach() + _spoilt(a)
         carried: Tensor = (g.detach().to(logits.dtype) * logits).sum(-1)
-        carried.detach().zero_()  # only its gradient counts (and 0·a is not 0 at a = ±∞)
+        carried.detach().copy_(_spoilt(a))  # only its gradient counts (0·a is not 0 at a = ±∞)
         first_derivative_only(carried)
         return value + carried
 
@@ -163,6 +159,14 @@ class ManySamples(Estimator, ABC):
 
     def extra_repr(self) -> str:
         return f"samples={self.samples}"
+
+
+def _spoilt(a: Tensor) -> Tensor:
+    """NaN for examples with a NaN logit, else 0: 1[u < σ(NaN)] is 0, as if the unit were off."""
+    if a.shape[-1] == 0:
+        return a.new_zeros(a.shape[:-1])
+    largest = a.amax(-1)  # NaN if there is one; a fifth of the time of isnan().any(-1)
+    return torch.where(largest.isnan(), largest, 0.0)
 
 
 def sample(p: Tensor, u: Tensor) -> Tensor:
