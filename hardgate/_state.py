@@ -47,3 +47,10 @@ class LazyState(nn.Module):
             if after is not None and after.dtype in _HALF:
                 self._buffers[name] = buffer.to(after.device)
         return self
+
+
+def proper_decay(decay: float, like: float = 0.9) -> float:
+    """`decay`, or an error if sums that decay so would grow or change their sign."""
+    if not (isinstance(decay, int | float) and 0 <= decay < 1):
+        raise ValueError(f"decay expected a number in [0, 1), like {like}, got {decay!r}.")
+    return decay

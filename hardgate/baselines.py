@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hardgate._across import active, total
-from hardgate._state import LazyState
+from hardgate._state import LazyState, proper_decay
 
 __all__ = ["Baseline", "MeanBaseline", "OptimalBaseline"]
 
@@ -127,13 +127,6 @@ class MeanBaseline(Baseline):
 
     def weight(self, score: Tensor) -> Tensor:
         return torch.ones_like(score[..., :1])
-
-
-def proper_decay(decay: float) -> float:
-    """`decay`, or an error if sums that decay so would grow or change their sign."""
-    if not (isinstance(decay, int | float) and 0 <= decay < 1):
-        raise ValueError(f"decay expected a number in [0, 1), like 0.9, got {decay!r}.")
-    return decay
 
 
 BASELINES: dict[str, Callable[[float], Baseline]] = {

@@ -89,7 +89,7 @@ def _many(like: Tensor) -> bool:
         getattr(_fast, "on", False)
         and like.numel() > FEW
         and like.device.type == "cpu"
-        and type(like) in (Tensor, torch.nn.Parameter)
+        and compiler.plain(like)
         and not functorch.is_functorch_wrapped_tensor(like)
         and compiler.unavailable() is None
     )

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from hardgate._across import total
-from hardgate._state import LazyState
-from hardgate.baselines import proper_decay
+from hardgate._state import LazyState, proper_decay
 
 
 class Ratio(LazyState):

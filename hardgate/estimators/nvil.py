@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hardgate._across import total
-from hardgate.baselines import proper_decay
+from hardgate._state import proper_decay
 from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise, sample
 from hardgate.estimators._network import Network
 from hardgate.exact import losses_of

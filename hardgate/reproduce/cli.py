@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from hardgate.lab.output_option import MOST_SEED
 from hardgate.reproduce import board, together
 from hardgate.reproduce.command import (
     DEFAULT_JOBS,
@@ -33,7 +34,7 @@ def reproduce_command(
     ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Other than the preset's.")] = None,
     seed: Annotated[
-        int, typer.Option(min=0, max=2**32 - 1, help="Of weights, batches and noise.")
+        int, typer.Option(min=0, max=MOST_SEED, help="Of weights, batches and noise.")
     ] = 0,
     seeds: Annotated[
         int, typer.Option(min=1, max=1000, help="How many seeds of each row, counted from --seed.")

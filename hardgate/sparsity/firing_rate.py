@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from hardgate._across import mean
+from hardgate._state import proper_decay
 from hardgate.functional import widen
 from hardgate.sparsity._controller import Controller, examples
 from hardgate.units import Unit
@@ -48,9 +49,7 @@ class FiringRate(Controller):
         decay: float = 0.9,
     ) -> None:
         super().__init__(rate)
-        if not 0 <= decay < 1:
-            raise ValueError(f"decay expected a number in [0, 1), like 0.9, got {decay!r}.")
-        self.decay = decay
+        self.decay = proper_decay(decay)
         self.strength = positive("strength", strength)
         if layer is not None and not isinstance(getattr(layer, "bias", None), Tensor):
             raise TypeError(

@@ -8,6 +8,7 @@ from torch._C import _functorch as functorch
 
 from hardgate import functional
 from hardgate._coefficient import Coefficient
+from hardgate._state import proper_decay
 from hardgate.functional import widen
 from hardgate.noise import uniform
 from hardgate.units._bernoulli import BernoulliUnit
@@ -54,9 +55,7 @@ class ReinMax(BernoulliUnit):
         eval_mode: EvalMode = "threshold",
     ) -> None:
         super().__init__(eval_mode=eval_mode)
-        self.control_variate, self.decay = control_variate, decay
-        if not 0 <= decay < 1:
-            raise ValueError(f"decay expected a number in [0, 1), like 0.99, got {decay!r}.")
+        self.control_variate, self.decay = control_variate, proper_decay(decay, 0.99)
         self.control = Coefficient(0.0, per_unit=True, decay=decay) if control_variate else None
 
     def sample_noise(self, a: Tensor, generator: torch.Generator | None = None) -> Tensor:
