@@ -36,21 +36,22 @@ def on_from(c, begin, width):
 
 
 @_serial
-def products(out, ld, p, count, w, K, n, x, example, bias, ahead, zero):
+def products(out, ld, p, count, w, K, n, x, example, bias, ahead, zero, kind):
     """out[r, p…] = w[r] · x[example] + bias[r], over `count` > 0 entries from p.
 
-    w and bias are the addresses of the first of K rows and numbers, `ahead` that of the rows after.
+    w and bias are the addresses of the first of K rows and numbers, `ahead` that of the rows after;
+    `kind` is that of w.
     """
-    size, r = out.itemsize, 0
+    size, r, length = out.itemsize, 0, vectors.size(kind) * n
     i, first = at(example) + 4 * p, at(out) + size * p
     while r + 4 <= K:
-        _tiles(w + size * r * n, n, at(x), n, i, count, n, first + size * r * ld, ld,
-               bias + size * r, 0, zero)  # fmt: skip
+        _tiles(w + length * r, n, at(x), n, i, count, n, first + size * r * ld, ld,
+               bias + size * r, 0, zero, kind)  # fmt: skip
         r += 4
     while r < K:
-        row = w + size * r * n
+        row = w + length * r
         _dots(row, n, at(x), n, i, count, n, first + size * r * ld, ld, bias + size * r,
-              row + size * n if r + 1 < K else ahead, zero)  # fmt: skip
+              row + length if r + 1 < K else ahead, zero, kind)  # fmt: skip
         r += 1
 
 
@@ -83,11 +84,11 @@ def chain(dS, H, value, dg, K, ld, p, end, relu):
 
 
 @_serial
-def padded(rows, first, out):
+def padded(rows, first, out, zero):
     """out = the rows from `first` on, with zeros at their end."""
     for r in range(out.shape[0]):
         for o in range(rows.shape[1]):
-            out[r, o] = rows[first + r, o]
+            out[r, o] = vectors.number(rows[first + r, o], zero)
 
 
 @_serial
@@ -97,34 +98,34 @@ def pour(out, w_out, S, ld, K, low, high, begin, example, outgoing, zero):
     for c in range(high - low):
         p, count = begin[c], begin[c + 1] - begin[c]
         if count > 0:
-            padded(w_out, (low + c) * K, outgoing)
+            padded(w_out, (low + c) * K, outgoing, zero)
             _add_onto(at(out), out.shape[1], at(S) + size * p, ld,
                       at(outgoing), width, at(example) + 4 * p, count, K, width,
-                      zero)  # fmt: skip
+                      zero, zero)  # fmt: skip
 
 
 @_serial
-def gather(out, c, ld, K, rows, off, gate, place, zero):
+def gather(out, c, ld, K, rows, off, gate, place, zero, kind):
     """out[b] += Σ c · rows over the units that are on for b."""
-    n, size = rows.shape[1], c.itemsize
+    n, size, length = rows.shape[1], c.itemsize, rows.strides[0]
     for b in range(off.shape[0] - 1):
         e, count = off[b], off[b + 1] - off[b]
         for r in range(K if count > 0 else 0):
             _add_placed(at(out) + size * b * out.shape[1], at(c) + size * r * ld,
-                        at(place) + 4 * e, at(rows) + size * r * n, K * n,
-                        at(gate) + 4 * e, count, n, zero)  # fmt: skip
+                        at(place) + 4 * e, at(rows) + length * r, K * n,
+                        at(gate) + 4 * e, count, n, zero, kind)  # fmt: skip
 
 
 @_serial
-def gather_columns(out, left, right, c, ld, K, rows, low, high, begin, example, zero):
+def gather_columns(out, left, right, c, ld, K, rows, low, high, begin, example, zero, kind):
     """The same for blocks, in some columns, the first of `out`; rows serve several examples."""
     n, size = rows.shape[1], c.itemsize
     for j in range(high - low):
         p, count = begin[j], begin[j + 1] - begin[j]
         if count > 0:
             _add_onto(at(out), out.shape[1], at(c) + size * p, ld,
-                      at(rows) + size * ((low + j) * K * n + left), n,
-                      at(example) + 4 * p, count, K, right - left, zero)  # fmt: skip
+                      at(rows) + rows.itemsize * ((low + j) * K * n + left), n,
+                      at(example) + 4 * p, count, K, right - left, zero, kind)  # fmt: skip
 
 
 @_serial
@@ -163,13 +164,13 @@ def differentiate(dS, ld, K, dy, w_out, low, high, begin, example, outgoing, not
                 for q in range(p, p + count):
                     dS[r * ld + q] = dy[example[q], (low + c) * K + r]
         elif count > 0 and outgoing.shape[1] > 0:
-            padded(w_out, (low + c) * K, outgoing)
+            padded(w_out, (low + c) * K, outgoing, zero)
             products(dS, ld, p, count, at(outgoing), K, outgoing.shape[1], dy, example,
-                     at(nothing), at(outgoing), zero)  # fmt: skip
+                     at(nothing), at(outgoing), zero, zero)  # fmt: skip
         elif count > 0:
             row = at(w_out) + size * (low + c) * K * n
             products(dS, ld, p, count, row, K, n, dy, example, at(nothing), row + size * K * n,
-                     zero)  # fmt: skip
+                     zero, zero)  # fmt: skip
 
 
 @_serial
@@ -227,14 +228,14 @@ def weigh(out, c, ld, K, x, low, high, begin, example, scaled, lr, most, zero):
                 for q in range(count):
                     scaled[r, q] = -lr * c[r * ld + p + q]
         if K >= 4 and lr >= 0:
-            _add_rows(address, n, factors, ldc, at(x), n, i, K, count, n, zero)
+            _add_rows(address, n, factors, ldc, at(x), n, i, K, count, n, zero, zero)
         elif K >= 4:
-            _set_rows(address, n, factors, ldc, at(x), n, i, K, count, n, zero)
+            _set_rows(address, n, factors, ldc, at(x), n, i, K, count, n, zero, zero)
         for r in range(K if K < 4 else 0):
             row, c_r = address + size * r * n, factors + size * r * ldc
             if lr >= 0:
-                _add_row(row, c_r, 0, at(x), n, i, count, n, zero)
+                _add_row(row, c_r, 0, at(x), n, i, count, n, zero, zero)
             else:
-                _set_row(row, c_r, 0, at(x), n, i, count, n, zero)
+                _set_row(row, c_r, 0, at(x), n, i, count, n, zero, zero)
         for r in range(K if most > 0 else 0):
             _limit(out[u + r], most)

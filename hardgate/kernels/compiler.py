@@ -21,14 +21,18 @@ _module: ModuleType | None = None
 _draws: ModuleType | None = None
 _forked = _said = False
 _mine = threading.local()
-_kernels: dict[tuple[str, torch.dtype], tuple[Any, list[int]]] = {}  # those that are compiled
+_kernels: dict[tuple[str, torch.dtype], tuple[Any, list[int], tuple[Any, ...]]] = {}  # compiled
 _SHARES = {
     "forward": ("up", "down"),
     "backward": ("back", "down", "weigh"),
     "linear_backward": ("linear",),
 }
-_TYPE = {torch.float32: "float32", torch.float64: "float64"}
-_ZERO = {torch.float32: np.float32(0), torch.float64: np.float64(0)}
+# What is computed in, and how the weights of the forward pass are kept.
+_ZEROS: dict[torch.dtype, tuple[Any, Any]] = {
+    torch.float32: (np.float32(0), np.float32(0)),
+    torch.float64: (np.float64(0), np.float64(0)),
+    torch.bfloat16: (np.float32(0), np.uint16(0)),
+}
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _LOADING = 4.0  # seconds in which kernels come from the disk, on a busy machine too
 _MESSAGE = "hardgate: compiling kernels for this CPU; the next run finds them on disk …\n"
@@ -138,21 +142,22 @@ def threads() -> int:
 
 
 def run(name: str, dtype: torch.dtype, *arguments: float) -> Any:
-    """Call a kernel; say so when it takes long because it compiles."""
+    """Call a kernel, of weights in this dtype; say so when it takes long because it compiles."""
     found = _kernels.get((name, dtype))
     if found is not None:
-        kernel, shares = found
-        return kernel(*shares, *arguments, _ZERO[dtype])
+        kernel, shares, zeros = found
+        return kernel(*shares, *arguments, *zeros)
     timer = threading.Timer(_LOADING, _say)
     timer.daemon = True
     timer.start()
     try:
         kernel = getattr(kernels(), name)
         shares = [_share(needed, dtype).address for needed in _SHARES.get(name, ())]
-        result = kernel(*shares, *arguments, _ZERO[dtype])
+        zeros = _ZEROS[dtype] if name == "forward" else _ZEROS[dtype][:1]
+        result = kernel(*shares, *arguments, *zeros)
     finally:
         timer.cancel()
-    _kernels[name, dtype] = kernel, shares
+    _kernels[name, dtype] = kernel, shares, zeros
     return result
 
 
@@ -163,7 +168,8 @@ def _share(name: str, dtype: torch.dtype) -> Any:
 
     from hardgate.kernels import index, share
 
-    own = {"zero": _TYPE[dtype], "lr": "float64", "most": "float64"}
+    zero, kind = (number.dtype.name for number in _ZEROS[dtype])
+    own = {"zero": zero, "kind": kind, "lr": "float64", "most": "float64"}
     function = getattr(share, name)
     kinds = [getattr(types, own.get(a, "int64")) for a in inspect.signature(function).parameters]
     return cfunc(types.void(*kinds), cache=True, **index.OPTIONS)(function)

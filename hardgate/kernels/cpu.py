@@ -20,7 +20,7 @@ from hardgate.kernels.room import NARROW
 
 # Numba's cache on disk watches the file of a function and nothing else, so this file has to change
 # when those it calls do: `hardgate.kernels.compiler` holds them together.
-CALLED = "c92452c28635da7f"
+CALLED = "5be6a6ea2d45bb0c"
 
 _serial = njit(cache=True, **index.OPTIONS)
 _parallel = njit(cache=True, parallel=True, **index.OPTIONS)
@@ -73,10 +73,10 @@ def _add(y, bias, parts, B, n, zero):
 
 @_parallel
 def forward(up, down, y, x, gates, w_in, b_in, w_out, b_out, ints, floats, slots, B, G, K, n, O,
-            relu, C, T, zero):
+            relu, C, T, zero, kind):
     """y, and in ints and floats, if they are there, what the backward pass needs.
 
-    Without a w_out y is S; with one of no columns, nothing.
+    Without a w_out y is S; with one of no columns, nothing. `kind` is that of w_in and w_out.
     """
     room, at_once = share.length(slots, C, B), O > 0 and share.at_once(K, B, O)
     lists = np.empty(share.of_index(slots, C, B, room) if ints == 0 else 0, np.int32)
@@ -86,13 +86,14 @@ def forward(up, down, y, x, gates, w_in, b_in, w_out, b_out, ints, floats, slots
     parts_at, rectified = _at(parts) if at_once else 0, np.int64(relu)
     for t in prange(T):
         call(up, (np.int64(t), y, x, gates, w_in, b_in, w_out, parts_at, index_at, values_at,
-                  slots, B, G, K, n, O, rectified, C, T, zero))
+                  slots, B, G, K, n, O, rectified, C, T, zero, kind))
     if at_once:
         _add(y, b_out, parts, B, O, zero)
     elif O > 0:
         S = values_at + values.itemsize * (K + 1) * room
         for t in prange(T):
-            call(down, (np.int64(t), y, b_out, S, w_out, index_at, slots, B, G, K, O, C, T, zero))
+            call(down, (np.int64(t), y, b_out, S, w_out, index_at, slots, B, G, K, O, C, T, zero,
+                        kind))
     return lists.size + values.size + parts.size  # which must live until here
 
 
@@ -142,7 +143,7 @@ def backward(back, down, weigh, dy, x, w_in, w_out, ints, floats, dx, dgates, dw
         _add(dx, 0, parts, B, n, zero)
     elif dx != 0:  # before the weights, which a step changes
         for t in prange(T):
-            call(down, (np.int64(t), dx, 0, dH_at, w_in, ints, slots, B, G, K, n, C, T, zero))
+            call(down, (np.int64(t), dx, 0, dH_at, w_in, ints, slots, B, G, K, n, C, T, zero, zero))
     if dw_in != 0 or db_in != 0 or dw_out != 0:
         for t in prange(T):
             call(weigh, (np.int64(t), dw_in, db_in, dw_out, dH_at, floats, x, dy, ints, slots, B, G,

@@ -26,6 +26,7 @@ _ROOM = 2**22  # numbers that the reference may copy at once
 
 def forward(problem: Problem, keep: bool = True) -> tuple[Tensor, Tensor]:
     """As `reference.forward`; saves H."""
+    problem = problem.widened()
     H = _experts(problem)
     s = H * _spread(problem, problem.gates)
     y = s if problem.w_out is None else _outputs(s, problem.w_out.T, problem.b_out)

@@ -42,9 +42,10 @@ def infer(
     if not len(shape) == len(gated) == len(experts) == len(outer) == 2:
         return None
     (B, n), (rows, G), (hidden, columns), (out, units) = shape, gated, experts, outer
-    dtype = x.dtype
+    dtype, kind = x.dtype, w_in.dtype
     if (
         dtype not in _FLOATS
+        or not (kind is dtype or (kind is torch.bfloat16 and dtype is torch.float32))
         or rows != B
         or n != columns
         or hidden != units
@@ -54,8 +55,8 @@ def infer(
         or hidden % G
         or not (x.is_cpu and x.is_contiguous())
         or not (gates.dtype is dtype and gates.is_cpu and gates.is_contiguous())
-        or not (w_in.dtype is dtype and w_in.is_cpu and w_in.is_contiguous())
-        or not (w_out.dtype is dtype and w_out.is_cpu and w_out.stride() == (1, out))
+        or not (w_in.is_cpu and w_in.is_contiguous())
+        or not (w_out.dtype is kind and w_out.is_cpu and w_out.stride() == (1, out))
         or not (b_in is None or _is_row(b_in, dtype, hidden))
         or not (b_out is None or _is_row(b_out, dtype, out))
         or not plain(x, gates, w_in, w_out)
@@ -65,17 +66,17 @@ def infer(
     if backend == "auto" and B * n * hidden < path.SMALL:
         return None
     taken = path.ASKED if backend == "sparse" else path.FEW_EXAMPLES
-    if backend == "auto" and B > path.FEW:
+    if backend == "auto" and path.few(kind) < B:
         taken = path.by_density(count(gates.data_ptr(), dtype, B, G), B)
     path.note(taken)
     if taken.backend == "dense":
-        return dense.infer(x, gates, w_in, b_in, w_out, b_out, relu)
+        return dense.infer(x, gates, w_in.to(dtype), b_in, w_out.to(dtype), b_out, relu)
     K = hidden // G
     C, slots, T = chunks(G, K)
     if at_once(K, B, out):
         slots = T
     y = x.new_empty(B, out)
-    run("forward", dtype, y.data_ptr(), x.data_ptr(), gates.data_ptr(), w_in.data_ptr(),
+    run("forward", kind, y.data_ptr(), x.data_ptr(), gates.data_ptr(), w_in.data_ptr(),
         0 if b_in is None else b_in.data_ptr(), w_out.data_ptr(),
         0 if b_out is None else b_out.data_ptr(), 0, 0, slots, B, G, K, n, out, relu, C,
         T)  # fmt: skip

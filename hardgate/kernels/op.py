@@ -139,7 +139,8 @@ def _call(
         return _run(x, gates, w_in, b_in, w_out, b_out, probe, relu, backend, update)
     check(x, gates, w_in, b_in, w_out, b_out, probe)
     wide = x.dtype if x.dtype in (torch.float32, torch.float64) else torch.float32
-    weights = (_wide(w_in, wide), _wide(b_in, wide), _wide(w_out, wide), _wide(b_out, wide))
+    kept = w_in.dtype if _stays_narrow(x, gates, w_in, b_in, w_out, b_out) else wide
+    weights = (_wide(w_in, kept), _wide(b_in, wide), _wide(w_out, kept), _wide(b_out, wide))
     probed = None if probe is None else _rows(probe.detach(), wide)
     y = _run(_rows(x, wide), _rows(gates, wide), *weights, probed, relu, backend, update)
     if x.dim() != 2:
@@ -185,6 +186,21 @@ def _run(
 
 def _has_tangent(t: Tensor | None) -> bool:
     return t is not None and forward_ad.unpack_dual(t).tangent is not None
+
+
+def _stays_narrow(x: Tensor, gates: Tensor, w_in: Tensor, *others: Tensor | None) -> bool:
+    """Whether the kernels read weights in bf16 as they are: where no gradient is wanted."""
+    _, w_out, _ = others
+    return (
+        x.dtype is not torch.float64
+        and w_in.dtype is torch.bfloat16
+        and (w_out is None or w_out.dtype is torch.bfloat16)
+        and functorch.peek_interpreter_stack() is None
+        and not (
+            torch.is_grad_enabled()
+            and any(t is not None and t.requires_grad for t in (x, gates, w_in, *others))
+        )
+    )
 
 
 def _wide(t: _T, dtype: torch.dtype) -> _T:

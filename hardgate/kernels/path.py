@@ -6,6 +6,7 @@ import threading
 import warnings
 from typing import Literal, NamedTuple, get_args
 
+import torch
 from torch import Tensor
 
 from hardgate.kernels import sparse
@@ -17,15 +18,21 @@ BACKENDS = get_args(Backend)
 # Measured by benchmarks/layer.py: below the one dense products win at any density, above the
 # other they win at any size.
 SMALL = 1_000_000  # multiply-adds of the up-projection
-FEW = 8  # examples for which the kernels, which read each weight once, win at any density
+_FEW = 8  # examples for which the kernels, which read each weight once, win at any density
+_MANY = 128  # examples from which dense products keep the processor busier
 MANY = 2**30  # gates that the kernels' index, of 32 bits, can hold
 
 
+def few(kind: torch.dtype) -> int:
+    """Up to how many examples density does not matter; dense products have to widen bf16 first."""
+    return _MANY - 1 if kind is torch.bfloat16 else _FEW
+
+
 def break_even(batch: int) -> float:
-    """The density above which dense products win: large batches keep their kernels busier."""
-    if batch <= FEW:
+    """The density above which dense products win, of weights in fp32 and fp64."""
+    if batch <= _FEW:
         return 1.0
-    return 0.7 if batch < 128 else 0.35
+    return 0.7 if batch < _MANY else 0.35
 
 
 class Path(NamedTuple):
@@ -102,7 +109,7 @@ def _decide(
         return Path("dense", missing, None)
     if backend == "sparse":
         return ASKED
-    if B <= FEW:
+    if few(w_in.dtype) >= B:
         return FEW_EXAMPLES
     density = sparse.density(gates)
     if probe is None or density > break_even(B):

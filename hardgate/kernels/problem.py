@@ -11,6 +11,7 @@ from torch import Tensor
 class Problem(NamedTuple):
     """One call of the layer, in matching dtypes: y = ((x w_inᵀ + b_in) ⊙ gates) w_out + b_out.
 
+    Without gradients, w_in and w_out may be bf16 while the others are fp32: the kernels read them.
     `w_out` is unit-major, [hidden, out], so that the outgoing weights of one unit are one row;
     None leaves the output transform out. One gate serves `block` consecutive hidden units.
     """
@@ -49,6 +50,13 @@ class Problem(NamedTuple):
     def block(self) -> int:
         """How many hidden units one gate serves."""
         return self.hidden // max(1, self.gates.shape[1])
+
+    def widened(self) -> Problem:
+        """The same with weights in the dtype of x."""
+        if self.w_in.dtype is self.x.dtype:
+            return self
+        w_out = None if self.w_out is None else self.w_out.to(self.x.dtype)
+        return self._replace(w_in=self.w_in.to(self.x.dtype), w_out=w_out)
 
     def gate(self, b: Tensor, u: Tensor) -> Tensor:
         """The gates of the hidden units u for the examples b."""

@@ -1,8 +1,9 @@
 """What one thread does of a pass over the gates: every T-th chunk, from index to output.
 
-Arguments are addresses (0 for what is not there), sizes, and a zero that gives the dtype. Each is
-compiled once and called by its address: linked into the functions that start the threads, it would
-be optimised again in each of them, which took minutes.
+Arguments are addresses (0 for what is not there), sizes, a zero that gives the dtype, and in the
+forward pass `kind`, another that gives that of the weights. Each is compiled once and called by its
+address: linked into the functions that start the threads, it would be optimised again in each of
+them, which took minutes.
 
 A slot is room for the index of one chunk. With a slot for each chunk the lists are kept: those of
 share t follow one another from its first slot on, and room that is not needed is not touched. With
@@ -19,7 +20,7 @@ from hardgate.kernels.room import BLOCK, LINE, NARROW, SLAB
 
 # Numba's cache on disk watches the file of a function and nothing else, so this file has to change
 # when those it calls do: `hardgate.kernels.compiler` holds them together.
-CALLED = "d1a0ebcc70a079ca"
+CALLED = "f4182a151f8c9822"
 
 _serial = njit(**index.OPTIONS)
 
@@ -83,15 +84,16 @@ def _part(t, parts, B, n, zero):
 
 
 def up(t, y, x, gates, w_in, b_in, w_out, parts, ints, floats, slots, B, G, K, n, O, relu, C, T,
-       zero):  # fmt: skip
+       zero, kind):  # fmt: skip
     """H = w_in · x + b_in and S = g·H for each entry, and what they add to the output."""
     begin, off, example, gate, place = _lists(ints, slots, C, B)
     value, H, S = _values(floats, length(slots, C, B), K, zero)
     rows, inputs = matrix(gates, B, G, zero), matrix(x, B, n, zero)
-    outgoing = matrix(w_out, G * K, O, zero)
+    outgoing = matrix(w_out, G * K, O, kind)
     cursor, found = np.empty(C, np.int32), np.empty(C + 8, np.int32)
     held = np.empty(C * B, value.dtype)
     ld, chunks, size = length(slots, C, B), (G + C - 1) // C, inputs.itemsize
+    row = vectors.size(kind) * n
     out = _part(t, parts, B, O, zero)
     short = np.zeros((K, out.shape[1] if O <= NARROW else 0), value.dtype)
     bias = np.zeros(G * K, value.dtype) if b_in == 0 else vector(b_in, G * K, zero)
@@ -105,27 +107,28 @@ def up(t, y, x, gates, w_in, b_in, w_out, parts, ints, floats, slots, B, G, K, n
         while c < high - low:
             first, count, u = begin[s, c], begin[s, c + 1] - begin[s, c], (low + c) * K
             c = chunk.on_from(c + 1, begin[s], high - low)
-            chunk.products(H, ld, first, count, w_in + size * u * n, K, n, inputs, example,
-                           chunk.at(bias) + size * u, w_in + size * (low + c) * K * n,
-                           zero)  # fmt: skip
+            chunk.products(H, ld, first, count, w_in + row * u, K, n, inputs, example,
+                           chunk.at(bias) + size * u, w_in + row * (low + c) * K, zero,
+                           kind)  # fmt: skip
         chunk.scale(value, H, S, K, ld, p, end, relu)
         if parts != 0 and O <= NARROW:
             chunk.pour(out, outgoing, S, ld, K, low, high, begin[s], example, short, zero)
         elif parts != 0 and K >= BLOCK:
-            chunk.gather_columns(out, 0, O, S, ld, K, outgoing, low, high, begin[s], example, zero)
+            chunk.gather_columns(out, 0, O, S, ld, K, outgoing, low, high, begin[s], example, zero,
+                                 kind)  # fmt: skip
         elif parts != 0:
-            chunk.gather(out, S, ld, K, outgoing, off[s], gate, place, zero)
+            chunk.gather(out, S, ld, K, outgoing, off[s], gate, place, zero, kind)
         elif w_out == 0 and y != 0:
             chunk.write(matrix(y, B, G * K, zero), S, ld, K, low, high, off[s], gate, place)
         p = end if slots == chunks else p
 
 
-def down(t, y, bias, c, rows, ints, slots, B, G, K, n, C, T, zero):
+def down(t, y, bias, c, rows, ints, slots, B, G, K, n, C, T, zero, kind):
     """Some columns of y[b] = bias + Σ c · rows, for blocks: a strip of them at a time."""
     begin, _, example, _, _ = _lists(ints, slots, C, B)
     ld = length(slots, C, B)
     numbers, shift = vector(c, K * ld, zero), vector(bias, n, zero)
-    out, weights = matrix(y, B, n, zero), matrix(rows, G * K, n, zero)
+    out, weights = matrix(y, B, n, zero), matrix(rows, G * K, n, kind)
     left, right = n * t // T // 16 * 16, n * (t + 1) // T // 16 * 16 if t + 1 < T else n
     strip = min(max(64, SLAB // B // 32 * 32), right - left)
     part = np.empty((B, strip + LINE), numbers.dtype)
@@ -135,7 +138,7 @@ def down(t, y, bias, c, rows, ints, slots, B, G, K, n, C, T, zero):
         for k in range(slots):
             low, high = k * C, min(G, k * C + C)
             chunk.gather_columns(part, first, end, numbers, ld, K, weights, low, high, begin[k],
-                                 example, zero)  # fmt: skip
+                                 example, zero, kind)  # fmt: skip
         for b in range(B):
             for o in range(first, end):
                 out[b, o] = part[b, o - first] + (shift[o] if shift.shape[0] > 0 else 0)
@@ -167,9 +170,9 @@ def back(t, dy, w_in, w_out, ints, floats, dH, dgates, parts, slots, B, G, K, n,
             chunk.scatter(gradient, dg, p, low, high, off[k], gate, place, clear)
         if parts != 0 and K >= BLOCK:
             chunk.gather_columns(out, 0, n, numbers, ld, K, incoming, low, high, begin[k], example,
-                                 zero)  # fmt: skip
+                                 zero, zero)  # fmt: skip
         elif parts != 0:
-            chunk.gather(out, numbers, ld, K, incoming, off[k], gate, place, zero)
+            chunk.gather(out, numbers, ld, K, incoming, off[k], gate, place, zero, zero)
 
 
 def weigh(t, dw_in, db_in, dw_out, dH, floats, x, dy, ints, slots, B, G, K, n, O, lr, most, C, T,
@@ -212,7 +215,7 @@ def linear(t, da, h, z, w, dw, db, parts, B, G, n, lr, most, C, T, zero):
         if h != 0:
             chunk.mask(value, positive, low, high, begin, example)
         if parts != 0:
-            chunk.gather(out, value, 0, 1, weights, off, gate, place, zero)
+            chunk.gather(out, value, 0, 1, weights, off, gate, place, zero, zero)
         if db != 0:
             chunk.total(bias, value, 0, 1, low, high, begin, lr)
         if dw != 0:

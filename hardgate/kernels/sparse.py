@@ -64,7 +64,7 @@ def forward(
         places = (0, 0, T if at_once(K, B, n_out) else slots)
     y = x.new_empty(B if output else 0, n_out if w_out is not None else G * K)
     tensors = (at(y), at(x), at(gates), at(w_in), at(b_in), at(w_out), at(b_out))
-    run("forward", x.dtype, *tensors, *places, B, G, K, n, n_out, p.relu, C, T)
+    run("forward", w_in.dtype, *tensors, *places, B, G, K, n, n_out, p.relu, C, T)
     tell(gates, K * (n + n_out))
     return y, saved
 

@@ -5,7 +5,8 @@ rows added to one row; `onto`, rows added to several rows. LLVM's own vectoriser
 third of their speed behind. `nnan` and `ninf` are *not* allowed: NaN and ∞ come through.
 
 Integer arguments are addresses, row lengths (ld…) and counts; `zero` gives the dtype, and indices
-are int32.
+are int32. `kind` gives the dtype of rows that may be narrower, weights in bf16: uint16 stands for
+it, and they are widened in the register.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from numba.extending import intrinsic
 FLAGS = ("reassoc", "contract", "nsz", "arcp")
 VECTOR = 32  # bytes; LLVM splits or joins them for the CPU at hand
 
-_INT, _INDEX = ir.IntType(64), ir.IntType(32)
+_INT, _INDEX, _BF16 = ir.IntType(64), ir.IntType(32), ir.IntType(16)
 
 
 # --- what they are made of --------------------------------------------------------------------
@@ -96,10 +97,20 @@ def _chosen(b, address, scalar, ld, indices, first, R):
 
 
 def _load(b, pointer, k, width):
-    at = b.gep(pointer, [k])
+    at, scalar = b.gep(pointer, [k]), pointer.type.pointee
     if width > 1:
-        at = b.bitcast(at, ir.VectorType(pointer.type.pointee, width).as_pointer())
-    return b.load(at, align=4)
+        at = b.bitcast(at, ir.VectorType(scalar, width).as_pointer())
+    numbers = b.load(at, align=2 if scalar == _BF16 else 4)
+    return _widen(b, numbers) if scalar == _BF16 else numbers
+
+
+def _widen(b, numbers):
+    """bf16 as fp32, whose upper half it is."""
+    wide, single = _INDEX, ir.FloatType()
+    if isinstance(numbers.type, ir.VectorType):
+        wide, single = (ir.VectorType(kind, numbers.type.count) for kind in (wide, single))
+    upper = _spread(b, _INDEX(16), getattr(wide, "count", 1))
+    return b.bitcast(b.shl(b.zext(numbers, wide), upper), single)
 
 
 def _store(b, value, pointer, k):
@@ -150,8 +161,8 @@ def _kind(context, zero):
     return context.get_value_type(zero), VECTOR * 8 // zero.bitwidth
 
 
-def _void(zero, integers):
-    return types.void(*[types.int64] * integers, zero)
+def _void(integers, *zeros):
+    return types.void(*[types.int64] * integers, *zeros)
 
 
 # --- the loops --------------------------------------------------------------------------------
@@ -160,17 +171,17 @@ def _void(zero, integers):
 def dots(U, most) -> Any:
     """out[u, r] = w[u] · x[i[r]] + bias[u] for U rows of w and 0 ≤ r < count, count > 0.
 
-    A single row asks for the one at the address `ahead` meanwhile.
+    A single row asks for the one at the address `ahead` meanwhile. `kind` is that of w.
     """
 
     @intrinsic
-    def emitted(context, w, ldw, x, ldx, i, count, n, out, ldo, bias, ahead, zero):
+    def emitted(context, w, ldw, x, ldx, i, count, n, out, ldo, bias, ahead, zero, kind):
         def generate(context, b, signature, values):
-            w, ldw, x, ldx, i, count, n, out, ldo, bias, ahead, _ = values
-            scalar, width = _kind(context, zero)
+            w, ldw, x, ldx, i, count, n, out, ldo, bias, ahead, _, _ = values
+            (scalar, width), narrow = _kind(context, zero), context.get_value_type(kind)
             indices, results = _pointer(b, i, _INDEX), _pointer(b, out, scalar)
-            ws = [_pointer(b, w, scalar, b.mul(ldw, _INT(u))) for u in range(U)]
-            following = _pointer(b, ahead, scalar)
+            ws = [_pointer(b, w, narrow, b.mul(ldw, _INT(u))) for u in range(U)]
+            following = _pointer(b, ahead, narrow)
 
             def emit(R, first, start):
                 xs = _chosen(b, x, scalar, ldx, indices, first, R)
@@ -207,24 +218,27 @@ def dots(U, most) -> Any:
             _ladder(b, count, most, emit)
             return context.get_dummy_value()
 
-        return _void(zero, 11), generate
+        return _void(11, zero, kind), generate
 
     return emitted
 
 
 def sums(add, placed) -> Any:
-    """out (+)= Σ c[r] x[i[r]] over 0 ≤ r < count, count > 0; with `placed`, c[place[r]]."""
+    """out (+)= Σ c[r] x[i[r]] over 0 ≤ r < count, count > 0; with `placed`, c[place[r]].
+
+    `kind` is that of x.
+    """
 
     @intrinsic
-    def emitted(context, out, c, place, x, ldx, i, count, n, zero):
+    def emitted(context, out, c, place, x, ldx, i, count, n, zero, kind):
         def generate(context, b, signature, values):
-            out, c, place, x, ldx, i, count, n, _ = values
-            scalar, width = _kind(context, zero)
+            out, c, place, x, ldx, i, count, n, _, _ = values
+            (scalar, width), narrow = _kind(context, zero), context.get_value_type(kind)
             indices, places = _pointer(b, i, _INDEX), _pointer(b, place, _INDEX)
             result, factors = _pointer(b, out, scalar), _pointer(b, c, scalar)
 
             def emit(R, first, start):
-                xs = _chosen(b, x, scalar, ldx, indices, first, R)
+                xs = _chosen(b, x, narrow, ldx, indices, first, R)
                 rs = [b.add(first, _INT(r)) for r in range(R)]
                 cs = [b.load(b.gep(factors, [_nth(b, places, r) if placed else r])) for r in rs]
 
@@ -249,7 +263,7 @@ def sums(add, placed) -> Any:
             _ladder(b, count, 8, emit)
             return context.get_dummy_value()
 
-        return _void(zero, 8), generate
+        return _void(8, zero, kind), generate
 
     return emitted
 
@@ -258,14 +272,15 @@ def onto(most, V, add, by_rows) -> Any:
     """out[m] (+)= Σ_q c[m, q] x[q] for 0 ≤ m < count and 0 ≤ q < many, V vectors at a time.
 
     The indices i choose the rows out[i[m]] that are added to, with c [many, count]; or, with
-    `by_rows`, the rows x[i[q]] that are added, with c [count, many]. ldc is the length of c's rows.
+    `by_rows`, the rows x[i[q]] that are added, with c [count, many]. ldc is the length of c's rows,
+    `kind` is that of x.
     """
 
     @intrinsic
-    def emitted(context, out, ldo, c, ldc, x, ldx, i, count, many, n, zero):
+    def emitted(context, out, ldo, c, ldc, x, ldx, i, count, many, n, zero, kind):
         def generate(context, b, signature, values):
-            out, ldo, c, ldc, x, ldx, i, count, many, n, _ = values
-            scalar, width = _kind(context, zero)
+            out, ldo, c, ldc, x, ldx, i, count, many, n, _, _ = values
+            (scalar, width), narrow = _kind(context, zero), context.get_value_type(kind)
             indices, factors = _pointer(b, i, _INDEX), _pointer(b, c, scalar)
 
             def strip(k, unroll, width):
@@ -281,7 +296,7 @@ def onto(most, V, add, by_rows) -> Any:
 
                     def step(q, totals):
                         line, totals = _nth(b, indices, q) if by_rows else q, list(totals)
-                        row = _pointer(b, x, scalar, b.mul(ldx, line))
+                        row = _pointer(b, x, narrow, b.mul(ldx, line))
                         vectors = [_load(b, row, kk, width) for kk in at]
                         for p, m in enumerate(ms):
                             large, small = (m, q) if by_rows else (q, m)
@@ -305,7 +320,7 @@ def onto(most, V, add, by_rows) -> Any:
             _columns(b, n, width, V, [], body)
             return context.get_dummy_value()
 
-        return _void(zero, 10), generate
+        return _void(10, zero, kind), generate
 
     return emitted
 
@@ -318,6 +333,22 @@ def pointer(context, address, zero):
         return b.inttoptr(values[0], context.get_value_type(zero).as_pointer())
 
     return types.CPointer(zero)(types.int64, zero), generate
+
+
+@intrinsic
+def number(context, value, zero):
+    """A number of another kind as one of this dtype."""
+
+    def generate(context, b, signature, values):
+        return _widen(b, values[0]) if values[0].type == _BF16 else values[0]
+
+    return zero(value, zero), generate
+
+
+@intrinsic
+def size(context, kind):
+    """How many bytes a number of this kind has."""
+    return types.int64(kind), lambda context, b, signature, values: _INT(kind.bitwidth // 8)
 
 
 @intrinsic
@@ -335,7 +366,7 @@ def fetch(context, address, size, zero):
         _loop(b, _INT(0), size, 64, [], line)
         return context.get_dummy_value()
 
-    return _void(zero, 2), generate
+    return _void(2, zero), generate
 
 
 @intrinsic
