@@ -42,7 +42,10 @@ class Coefficient(LazyState):
     def update(self, g: Tensor, v: Tensor) -> None:
         """Move the averages by estimates g and control variates v, both `[..., D]`."""
         units = g.shape[-1:] if self.per_unit else torch.Size()
-        sums = (-g * v).sum_to_size(units), v.square().sum_to_size(units)
+        if self.per_unit:
+            sums = -(g * v).sum_to_size(units), v.square().sum_to_size(units)
+        else:
+            sums = -g.flatten().dot(v.flatten()), v.flatten().dot(v.flatten())
         product, square = (total(each, self.synchronised) for each in sums)
         if self.numerator.numel() == 0:
             self.numerator = self.numerator.new_zeros(units, device=g.device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +48,23 @@ class LazyState(nn.Module):
             if after is not None and after.dtype in _HALF:
                 self._buffers[name] = buffer.to(after.device)
         return self
+
+
+@torch.no_grad()
+def decay_(sums: tuple[Tensor, ...], by: tuple[Tensor, ...], decay: float) -> None:
+    """In place: sum ← decay · sum + by, for all or, where one would not be finite, for none.
+
+    One bad batch must not spoil all that follow.
+    """
+    moved = [torch.add(x.to(s), s, alpha=decay) for s, x in zip(sums, by, strict=True)]
+    if all(map(finite, moved)):
+        for s, m in zip(sums, moved, strict=True):
+            s.copy_(m)
+
+
+def finite(x: Tensor) -> bool:
+    """Whether no entry is NaN or infinite: times zero, either is NaN; half the time of isfinite."""
+    return math.isfinite((x * 0).sum().item())
 
 
 def proper_decay(decay: float, like: float = 0.9) -> float:

@@ -188,6 +188,10 @@ def _unknown(value: Any) -> TypeError:
         expected, got = "numbers, strings or modules as arguments", f"a {tuple(value.shape)} tensor"
         return TypeError(f"save expected {expected}, got {got}. Save model.state_dict() instead.")
     name = type(value).__name__
+    for inner in ("_orig_mod", "module"):  # of torch.compile; of torch's parallel and averaged ones
+        if isinstance(getattr(value, inner, None), nn.Module):
+            advice = f"Write save(model.{inner}, path): it has the same weights."
+            return TypeError(f"save expected a model, got {name} around one. {advice}")
     return TypeError(
         f"save expected classes of hardgate or torch's plain layers, got {name}. Write save(model, "
         f"path, classes=[{name}]) and the same in load, if its constructor arguments are "

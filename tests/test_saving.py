@@ -180,3 +180,19 @@ def test_a_save_that_fails_leaves_the_old_file(
         save(_network(), path)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["m"]
+
+
+@pytest.mark.parametrize(
+    ("wrap", "inner"),
+    [
+        (lambda m: torch.compile(m, backend="eager"), "_orig_mod"),
+        (nn.DataParallel, "module"),
+        (torch.optim.swa_utils.AveragedModel, "module"),
+    ],
+)
+def test_a_wrapper_is_told_what_to_save(wrap: Any, inner: str, tmp_path: Path) -> None:
+    wrapped, path = wrap(_network()), tmp_path / "m"
+    with pytest.raises(TypeError, match=rf"Write save\(model\.{inner}, path\)"):
+        save(wrapped, path)
+    save(getattr(wrapped, inner), path)
+    assert isinstance(load(path), nn.Sequential)

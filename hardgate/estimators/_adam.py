@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hardgate._across import total
-from hardgate._state import LazyState
+from hardgate._state import LazyState, finite
 
 _FIRST, _SECOND, _EPSILON = 0.9, 0.999, 1e-8
 
@@ -40,16 +40,16 @@ class Adam(LazyState):
     def step(self, x: Tensor, gradient: Tensor) -> None:
         """Move the vector `x` in place; a gradient that is not finite moves nothing."""
         gradient = total(gradient, self.synchronised).to(x.dtype)
-        if not gradient.isfinite().all():
+        if not finite(gradient):
             return
         if self.first.numel() == 0:
             self.first, self.second = torch.zeros_like(x), torch.zeros_like(x)
-        self.steps += 1
+        self.steps.add_(1)
         self.first.lerp_(gradient, 1 - _FIRST)
-        self.second.lerp_(gradient.square(), 1 - _SECOND)
-        mean = self.first / (1 - _FIRST**self.steps)
-        square = self.second / (1 - _SECOND**self.steps)
-        x -= self.rate * mean / (square.sqrt() + _EPSILON)
+        self.second.mul_(_SECOND).addcmul_(gradient, gradient, value=1 - _SECOND)
+        n = self.steps.item()
+        spread = self.second.sqrt().div_((1 - _SECOND**n) ** 0.5).add_(_EPSILON)
+        x.addcdiv_(self.first, spread, value=-self.rate / (1 - _FIRST**n))
 
     def extra_repr(self) -> str:
         return f"rate={self.rate}"

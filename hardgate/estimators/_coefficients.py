@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hardgate._across import total
-from hardgate._state import LazyState
+from hardgate._state import LazyState, decay_
 
 _RIDGE = 1e-4  # relative: control variates that are nearly the same keep their start
 
@@ -35,29 +36,25 @@ class Coefficients(LazyState):
 
     def value(self) -> Tensor:
         """α, `[R]`."""
-        start = self.denominator.new_tensor(self.start)
-        size = self.denominator.diagonal().sqrt()
+        # NumPy: on so few numbers a dozen of torch's operations take as long as a product.
+        numerator, gram = (x.cpu().numpy() for x in (self.numerator, self.denominator))
+        start, size = np.asarray(self.start), np.sqrt(gram.diagonal(), dtype=np.float64)
         known = size > 0
-        size = size.where(known, 1)
-        gram = self.denominator / size.outer(size)
+        size[~known] = 1
+        gram = gram / np.outer(size, size)
         # In units of each v_r's own size, and from the start on.
-        missing = self.numerator / size - gram @ (start * size)
-        ridge = _RIDGE * torch.eye(len(start), dtype=gram.dtype, device=gram.device)
-        ridge = ridge + torch.diag((~known).to(gram))
-        step: Tensor = torch.linalg.solve(gram + ridge, missing) / size
-        return start + step
+        missing = numerator / size - gram @ (start * size)
+        ridge = np.where(known, _RIDGE, 1 + _RIDGE)
+        step = np.linalg.solve(gram + np.diag(ridge), missing) / size
+        return torch.as_tensor(start + step).to(self.denominator)
 
     @torch.no_grad()
     def update(self, g: Tensor, v: Tensor) -> None:
         """Move the averages by estimates g `[..., D]` and control variates v `[R, ..., D]`."""
         wide = self.denominator.dtype
         v, g = v.flatten(1).to(wide), g.flatten().to(wide)
-        sums = (total(x, self.synchronised) for x in (-v @ g, v @ v.T))
-        num, den = (x.to(self.denominator.device) for x in sums)
-        num, den = self.decay * self.numerator + num, self.decay * self.denominator + den
-        if num.isfinite().all() and den.isfinite().all():  # one bad batch must not spoil the rest
-            self.numerator.copy_(num)
-            self.denominator.copy_(den)
+        num, den = (total(x, self.synchronised) for x in (-(v @ g), v @ v.T))
+        decay_((self.numerator, self.denominator), (num, den), self.decay)
 
 
 def combine(g: Tensor, coefficients: Tensor, v: Tensor) -> Tensor:

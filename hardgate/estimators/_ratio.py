@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hardgate._across import total
-from hardgate._state import LazyState, proper_decay
+from hardgate._state import LazyState, decay_, proper_decay
 
 
 class Ratio(LazyState):
@@ -35,8 +35,7 @@ class Ratio(LazyState):
                 f"an estimator expected the {self.numerator.shape[-1]} units that it was first "
                 f"used with, got {shape[-1]}. Give each layer an estimator of its own."
             )
-        known = self.denominator > 0
-        ratio = torch.where(known, self.numerator / self.denominator.where(known, 1), 0)
+        ratio = self.numerator / self.denominator.where(self.denominator > 0, torch.inf)
         return ratio.to(like)
 
     @torch.no_grad()
@@ -45,7 +44,4 @@ class Ratio(LazyState):
         x, y = (total(each, self.synchronised).to(self.numerator.dtype) for each in (x, y))
         if self.numerator.numel() == 0:
             self.numerator, self.denominator = torch.zeros_like(x), torch.zeros_like(y)
-        num, den = self.decay * self.numerator + x, self.decay * self.denominator + y
-        if num.isfinite().all() and den.isfinite().all():  # one bad batch must not spoil the rest
-            self.numerator.copy_(num)
-            self.denominator.copy_(den)
+        decay_((self.numerator, self.denominator), (x, y), self.decay)

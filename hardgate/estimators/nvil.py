@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hardgate._across import total
-from hardgate._state import proper_decay
+from hardgate._state import decay_, proper_decay
 from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise, sample
 from hardgate.estimators._network import Network
 from hardgate.exact import losses_of
@@ -70,24 +70,23 @@ class NVIL(Estimator):
             psi = self.network.psi(x)
             C = self.network(x, psi)
         c, s = self._running()
-        rest = L - C.detach() - c
+        beyond = L - C  # with the network's graph, which learns
+        rest = beyond.detach() - c
         if self.learns_from(L):
             if psi is not None:
-                self.network.learn(self.share_of_mean((L - C - c).square()), psi)
-            self._move(L - C.detach())
+                self.network.learn(self.share_of_mean((beyond - c).square()), psi)
+            self._move(beyond.detach())
         if self.normalise:
-            rest = rest / s.clamp(min=1)
+            rest = rest / max(1.0, s)
         return Estimate(losses, rest.unsqueeze(-1) * (b - p))
 
-    def _running(self) -> tuple[Tensor, Tensor]:
+    def _running(self) -> tuple[float, float]:
         """c and s; 0 and 0 before the first update."""
-        _, r, square = (self.sums / self.sums[0].clamp(min=1e-30)).unbind()
-        return r.clone(), (square - r.square()).clamp(min=0).sqrt()
+        n, r, square = self.sums.tolist()
+        mean = r / max(n, 1e-30)
+        return mean, max(0.0, square / max(n, 1e-30) - mean**2) ** 0.5
 
-    @torch.no_grad()
     def _move(self, rest: Tensor) -> None:
-        r = rest.to(self.sums.dtype)
-        now = torch.stack([torch.ones_like(r).sum(), r.sum(), r.square().sum()])
-        sums = self.decay * self.sums + total(now, self.synchronised).to(self.sums.device)
-        if sums.isfinite().all():
-            self.sums.copy_(sums)
+        r = rest.flatten().to(self.sums.dtype)
+        now = torch.stack([r.new_tensor(r.numel()), r.sum(), r.dot(r)])
+        decay_((self.sums,), (total(now, self.synchronised),), self.decay)

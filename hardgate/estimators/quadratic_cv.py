@@ -72,12 +72,13 @@ class QuadraticCV(ManySamples):
         score = b - p
         M, w = self.M.value(a, D, D), self.w.value(a, D)
         M = 0.5 * (M + M.T)
-        S, slope = quadratic(M, b, score)
+        S, slope = quadratic(M, p, score)
         linear = (across(gradient, score), across(slope, score), score @ w)
-        g, *v = rloo(torch.stack([losses.detach(), *linear, S]), score)
-        for V, h in zip(v, (gradient.mean(0), slope.mean(0), w), strict=False):
+        estimates = rloo(torch.stack([losses.detach(), *linear, S]), score)
+        g, control = estimates[0], estimates[1:]
+        for V, h in zip(control, (gradient.mean(0), slope.mean(0), w), strict=False):
             V -= h * variance  # of mean zero from here on
-        control, alpha = torch.stack(v), self.alpha.value()
+        alpha = self.alpha.value()
         if self.adapting:
             self.alpha.update(g, control)
             self._move(gradient - slope, M, w, score, variance)
@@ -92,8 +93,12 @@ class QuadraticCV(ManySamples):
         self.w.update(rest.sum_to_size(D), spread.new_full((D,), len(rows)))
 
 
-def quadratic(M: Tensor, b: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
-    """S and the gradient of S + ½ Σ M_ii b_i(b_i - 1), at every sample, for a symmetric M."""
-    diagonal = M.diagonal()
-    product = score @ (M - torch.diag(diagonal))
-    return 0.5 * (product * score).sum(-1), product + diagonal * (b - 0.5)
+def quadratic(M: Tensor, p: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
+    """S and the gradient of S + ½ Σ M_ii b_i(b_i - 1), at every sample, for a symmetric M.
+
+    M's diagonal has no part in S, and M_ii (b_i - ½) = M_ii (b_i - p_i) + M_ii (p_i - ½) in its
+    gradient.
+    """
+    diagonal, product = M.diagonal(), score @ M
+    S = 0.5 * ((product - diagonal * score) * score).sum(-1)
+    return S, product + diagonal * (p - 0.5)
