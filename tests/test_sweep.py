@@ -208,6 +208,21 @@ def test_a_database_that_workers_cannot_share(storage: str) -> None:
         open_study(Sweep("rectifier", 1, 1, storage))
 
 
+@pytest.mark.parametrize(
+    ("storage", "driver", "package"),
+    [
+        ("postgresql://me@nowhere/x", "psycopg", "'psycopg[binary]'"),
+        ("mysql://me@nowhere/x", "MySQLdb", "mysqlclient"),
+    ],
+)
+def test_a_missing_driver_is_named(
+    storage: str, driver: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, driver, None)  # as if it were not installed
+    with pytest.raises(SweepError, match=re.escape(f"Type: pip install {package}")):
+        open_study(Sweep("rectifier", 1, 1, storage))
+
+
 def test_the_table_fits_a_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Names and numbers in full: rich cuts off what does not fit."""
     sweep = Sweep("best", 1, 7, f"sqlite:///{folder}/s.db")

@@ -72,6 +72,7 @@ def open_study(sweep: Sweep, worker: int = 0) -> optuna.Study:
             "--storage expected a database that workers share, got one in the memory of a single "
             f"process: {sweep.storage!r}. Write sqlite:///sweep.db."
         )
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
         _make_folder(sweep.storage)
         # A worker that was killed leaves a trial behind, which another runs again.
@@ -89,7 +90,15 @@ def open_study(sweep: Sweep, worker: int = 0) -> optuna.Study:
             sampler=optuna.samplers.TPESampler(seed=1000 * sweep.seed + worker),
             pruner=optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1),
         )
-    except Exception as error:  # the disk's, SQLAlchemy's, the driver's, or a missing driver
+    except ImportError as error:  # of the database's driver, which SQLAlchemy looks for
+        driver = getattr(error.__cause__ or error.__context__, "name", None)
+        packages = {"psycopg": "'psycopg[binary]'", "MySQLdb": "mysqlclient"}
+        raise SweepError(
+            f"--storage expected a database whose driver is installed, got {sweep.storage!r}, for "
+            f"which {driver or 'one'} is missing. Type: pip install "
+            f"{packages.get(str(driver), driver or '')}"
+        ) from None
+    except Exception as error:  # the disk's, SQLAlchemy's, or the driver's
         raise SweepError(
             f"--storage expected a database, like sqlite:///sweep.db or postgresql://user@host/db, "
             f"got {sweep.storage!r}: {str(error).splitlines()[0]}"
@@ -106,7 +115,6 @@ def _make_folder(storage: str) -> None:
 
 def work(sweep: Sweep, worker: int, tell: Callable[[FrozenTrial], None]) -> None:
     """Run trials until the study has as many as it should; safe beside other workers."""
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = open_study(sweep, worker)
     data = load(sweep.dataset, sweep.data, say=lambda message: None)
 
