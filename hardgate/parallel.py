@@ -10,7 +10,7 @@ __all__ = ["synchronise_"]
 
 
 def synchronise_(model: nn.Module) -> nn.Module:
-    """Make controllers, baselines and thresholds see the batch of all processes, in place.
+    """Make controllers, baselines, thresholds and estimators see all processes' batch, in place.
 
     For `DistributedDataParallel`, which averages gradients, while some of what a gated network
     learns from is not linear in the batch: the mean inside `KLTarget`, λ of `AdaptiveL1`, firing

@@ -21,14 +21,14 @@ from hardgate.units._unit import single
 
 
 class QuadraticCV(ManySamples):
-    """`DoubleCV` on f - S, where S's own gradient is zero: S(b) = ½ (b-p)ᵀM(b-p), M_ii = 0.
+    """`DoubleCV` on f - S, S(b) = ½ Σ_{i≠j} M_ij (b_i-p_i)(b_j-p_j), whose own gradient is 0.
 
     An idea of this library. Products (b_i - p_i)(b_j - p_j) have no part in ∂E f/∂a, but make up
     most of the variance that `DoubleCV` leaves. M is the regression of ∇f on b - p,
 
         M_ij = E[∂_i f (b_j - p_j)] / E[p_j(1-p_j)],
 
-    an average over past samples, made symmetric. Its diagonal is of use as well: ½ M_ii b_i(b_i-1)
+    an average over past samples, made symmetric. M's diagonal is of use as well: ½ M_ii b_i(b_i-1)
     is zero at every b, yet moves ∂_i f to what the unit's flip will do. And w = E[∇f - ∇S], the
     slope that is left, serves as a linear control variate besides the leave-one-out gradient:
 

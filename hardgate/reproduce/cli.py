@@ -72,7 +72,7 @@ def reproduce_command(
         bool, typer.Option("--tensorboard", help="Also write curves for TensorBoard, by epoch.")
     ] = False,
 ) -> None:
-    """Train the paper's network with each of its gaters; print both tables.
+    """Train the paper's network with each of its gaters; show its table and ours.
 
     The network of Fig. 1 learns MNIST: a gater with 400 hidden units opens
     10 % of 2000 gates, and behind each is a linear expert. The table shows

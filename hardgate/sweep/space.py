@@ -27,14 +27,14 @@ class Suggest(Protocol):
 
 
 _SHARED = {
-    "lr": Range(0.02, 0.6),
+    "lr": Range(0.02, 1.0),
     "expert_init": Range(0.2, 2.0),
     "out_init": Range(0.5, 6.0),
     "input_dropout": Range(0.0, 0.4, log=False),
 }
 _GATED = {
     "gater_lr": Range(0.005, 3.0),
-    "gater_init": Range(0.5, 4.0),
+    "gater_init": Range(0.5, 8.0),
     "bottleneck_max_norm": Range(0.7, 4.0),
     "gate_max_norm": Range(1.0, 8.0),
 }
@@ -49,13 +49,14 @@ _OURS_ONLY = {"input_dropout"}
 
 
 def space(row: str, settings: Settings, fixed: Collection[str] = ()) -> dict[str, Range]:
-    """What is varied for a row, from its settings; not what is `fixed`."""
+    """What is varied for a row, from its settings; not what is `fixed`, nor norms without limit."""
     ranges = {**_SHARED, **_CONTROLLED[settings.sparsity]}
     if settings.unit != "none":
         ranges |= _GATED
     if row not in ("best", "dense"):
         fixed = {*fixed, *_OURS_ONLY}
-    return {name: range for name, range in ranges.items() if name not in fixed}
+    off = {name for name, each in ranges.items() if each.log and not getattr(settings, name)}
+    return {name: each for name, each in ranges.items() if name not in {*fixed, *off}}
 
 
 def suggest(trial: Suggest, row: str, settings: Settings, fixed: Collection[str] = ()) -> Settings:
@@ -69,12 +70,7 @@ def suggest(trial: Suggest, row: str, settings: Settings, fixed: Collection[str]
 
 def start(row: str, settings: Settings, fixed: Collection[str] = ()) -> dict[str, float]:
     """The row's own settings as a first trial: the sweep must beat them."""
-    ranges = space(row, settings, fixed)
-    return {
-        name: min(max(getattr(settings, name), each.low), each.high)
-        for name, each in ranges.items()
-        if getattr(settings, name) or not each.log
-    }
+    return {name: getattr(settings, name) for name in space(row, settings, fixed)}
 
 
 def rounded(value: float) -> float:

@@ -57,7 +57,8 @@ def vae_command(
         Path | None,
         typer.Option(
             help="The folder of Larochelle's binarized_mnist_packed.npz or .amat files, or of "
-            "MNIST's, which is then binarised with a fixed seed. If left out, MNIST by name."
+            "MNIST's, which is then binarised with a fixed seed. If left out, Larochelle's where "
+            "they are cached, else MNIST by name."
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Checkpoints, weights, records.")] = Path("out/vae"),
