@@ -239,8 +239,8 @@ ROWS: dict[str, Settings] = {
         out_max_norm=0.0,
         average=0.9995,
         lr=0.2,
-        epochs=36,
-        decay_start=18,
+        epochs=72,
+        decay_start=36,
         decay=0.0,
     ),
 }
