@@ -20,6 +20,7 @@ from hardgate.reproduce.state import Run
 from hardgate.reproduce.train import DivergedError, advance
 from hardgate.sweep.space import start, suggest
 
+_PACKAGES = {"psycopg": "'psycopg[binary]'", "MySQLdb": "mysqlclient"}  # by what they install
 _HEARTBEAT = 30  # seconds after which a worker that says nothing is looked for
 _DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 
@@ -90,18 +91,14 @@ def open_study(sweep: Sweep, worker: int = 0) -> optuna.Study:
             sampler=optuna.samplers.TPESampler(seed=1000 * sweep.seed + worker),
             pruner=optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1),
         )
-    except ImportError as error:  # of the database's driver, which SQLAlchemy looks for
-        driver = getattr(error.__cause__ or error.__context__, "name", None)
-        packages = {"psycopg": "'psycopg[binary]'", "MySQLdb": "mysqlclient"}
-        raise SweepError(
-            f"--storage expected a database whose driver is installed, got {sweep.storage!r}, for "
-            f"which {driver or 'one'} is missing. Type: pip install "
-            f"{packages.get(str(driver), driver or '')}"
-        ) from None
-    except Exception as error:  # the disk's, SQLAlchemy's, or the driver's
+    except Exception as error:  # the disk's, SQLAlchemy's, the driver's, or a missing driver
+        why, driver = str(error).splitlines()[0], error.__cause__ or error.__context__
+        if isinstance(error, ImportError) and isinstance(driver, ModuleNotFoundError):
+            package = _PACKAGES.get(str(driver.name), driver.name)
+            why = f"its driver, {driver.name}, is missing. Type: pip install {package}"
         raise SweepError(
             f"--storage expected a database, like sqlite:///sweep.db or postgresql://user@host/db, "
-            f"got {sweep.storage!r}: {str(error).splitlines()[0]}"
+            f"got {sweep.storage!r}: {why}"
         ) from None
     first = start(sweep.row, sweep.settings(), dict(sweep.changes))
     study.enqueue_trial(first, skip_if_exists=True)
