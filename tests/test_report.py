@@ -22,6 +22,7 @@ from hardgate.reproduce.report import command as report_command
 from hardgate.reproduce.report.figures import pictures
 from hardgate.reproduce.report.page import page
 from hardgate.reproduce.report.runs import Runs, read
+from hardgate.reproduce.report.style import plain
 from hardgate.reproduce.report.write import digest, write_report
 from tests.html_check import Page
 from tests.tiny_runs import command, files, finish, job, run
@@ -157,6 +158,7 @@ def test_settings_are_shared_once_and_then_differ(
 def test_gates_are_shown_of_rows_that_have_them(records: list[Record], tmp_path: Path) -> None:
     (experiment,) = read(keep(tmp_path, *records)).experiments
     panels = {p.name: [panel.title for panel in p.panels] for p in pictures(experiment)}
+    assert all(plain(title) == title for titles in panels.values() for title in titles)  # not cut
     assert tuple(panels) == NAMES
     assert panels["firing"] == panels["classes"] == ["Straight-through", "Baseline rectifier"]
     only_dense = read(keep(tmp_path / "dense", records[-1])).experiments[0]

@@ -76,15 +76,15 @@ def _classes(experiment: Experiment) -> Picture:
 
 def _cost(experiment: Experiment) -> Picture:
     """Multiplications, time, decisiveness."""
-    million = "Multiplications per example, in millions"
     return Picture(
         "cost",
         "Gates and cost",
-        "Multiplications are those of the deterministic network, gater included; in grey those "
-        "without skipping. Decisiveness is the share of a gate's on/off variance that the input "
-        "decides: at 0 a coin decides, at 1 the input alone. Seconds depend on what ran beside.",
+        "Multiplications for an example, of the deterministic network, gater included; in grey "
+        "those without skipping. Decisiveness is the share of a gate's on/off variance that the "
+        "input decides: at 0 a coin decides, at 1 the input alone. Seconds depend on what ran "
+        "beside.",
         _there(
-            bars(experiment, million, "needed", ".2f", 1e-6, behind="dense"),
+            bars(experiment, "Million multiplications", "needed", ".2f", 1e-6, behind="dense"),
             bars(experiment, "Seconds of training per epoch", "epoch_seconds", ".1f"),
             bars(experiment, "Decisiveness", "decisiveness", ".2f"),
         ),
