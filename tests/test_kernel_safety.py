@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -59,7 +60,7 @@ def run(code: str, cwd: Path = ROOT, **environment: str) -> subprocess.Completed
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=400,
     )
     assert done.returncode == 0, done.stderr
     return done
@@ -435,6 +436,24 @@ def test_the_cache_never_runs_a_stale_kernel(tmp_path: Path) -> None:
     refused = run(heard, cwd=tmp_path, **environment)
     assert float(refused.stdout) == 1.0  # by the dense path
     assert re.search(r"write CALLED = '[0-9a-f]{16}' into (share|cpu).py", refused.stderr)
+
+
+SHORTER = """
+import sys, pytest
+from hardgate.kernels import vectors
+assert vectors.VECTOR == 32
+chosen = "shapes or blocks or large or leak or infinity"
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-k", chosen, "tests/test_kernels.py"]))
+"""
+
+
+@pytest.mark.slow  # compiles everything
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names CPUs of x86")
+def test_kernels_for_a_cpu_without_avx512(tmp_path: Path) -> None:
+    """Its vectors are half as long and its registers half as many: other tiles, other padding."""
+    cpu = {"NUMBA_CPU_NAME": "x86-64-v3", "NUMBA_CPU_FEATURES": "+avx2,+fma"}
+    done = run(SHORTER, cwd=ROOT, NUMBA_CACHE_DIR=str(tmp_path), **cpu)
+    assert " passed" in done.stdout
 
 
 THREADS = """

@@ -105,12 +105,12 @@ def defined(t: Tensors, relu: bool = False) -> dict[str, Tensor]:
 
 
 def error(got: Tensor, expected: Tensor) -> float:
-    """The largest difference, relative to the largest value."""
+    """The largest difference, relative to the largest value; NaN is infinitely wrong."""
     assert got.shape == expected.shape
     if expected.numel() == 0:
         return 0.0
     scale = max(expected.abs().max().item(), 1e-300)
-    return (got.double() - expected).abs().max().item() / scale
+    return (got.double() - expected).abs().nan_to_num(math.inf).max().item() / scale
 
 
 def assert_equal(case: Case, backend: Backend) -> None:

@@ -10,15 +10,19 @@ import numpy as np
 from numba import njit
 
 from hardgate.kernels import index, vectors
+from hardgate.kernels.room import LARGE
 
 _serial = njit(**index.OPTIONS)
 
-_dots, _tiles = vectors.dots(1, 8), vectors.dots(4, 3)
+_dots, _tiles = vectors.dots(1, 8, False), vectors.dots(4, vectors.TILE, False)
+_far_dots, _far_tiles = vectors.dots(1, 8, True), vectors.dots(4, vectors.TILE, True)
 _set_row, _add_row = vectors.sums(False, False), vectors.sums(True, False)
 _add_placed = vectors.sums(True, True)
-_set_rows = vectors.onto(4, 3, False, True)
-_add_rows = vectors.onto(4, 3, True, True)
-_add_onto = vectors.onto(3, 4, True, False)
+_set_rows = vectors.onto(4, vectors.TILE, False, True)
+_past_row = vectors.sums(False, False, True)
+_past_rows = vectors.onto(4, vectors.TILE, False, True, True)
+_add_rows = vectors.onto(4, vectors.TILE, True, True)
+_add_onto = vectors.onto(vectors.TILE, 4, True, False)
 
 
 @_serial
@@ -36,23 +40,32 @@ def on_from(c, begin, width):
 
 
 @_serial
-def products(out, ld, p, count, w, K, n, x, example, bias, ahead, zero, kind):
+def products(out, ld, p, count, w, K, n, x, example, bias, ahead, also, lda, zero, kind):
     """out[r, p…] = w[r] · x[example] + bias[r], over `count` > 0 entries from p.
 
     w and bias are the addresses of the first of K rows and numbers, `ahead` that of the rows after;
-    `kind` is that of w.
+    `also`, if it is not 0, that of K rows of length lda that are needed soon. `kind` is w's.
     """
     size, r, length = out.itemsize, 0, vectors.size(kind) * n
     i, first = at(example) + 4 * p, at(out) + size * p
-    while r + 4 <= K:
-        _tiles(w + length * r, n, at(x), n, i, count, n, first + size * r * ld, ld,
-               bias + size * r, 0, zero, kind)  # fmt: skip
-        r += 4
     while r < K:
-        row = w + length * r
-        _dots(row, n, at(x), n, i, count, n, first + size * r * ld, ld, bias + size * r,
-              row + length if r + 1 < K else ahead, zero, kind)  # fmt: skip
-        r += 1
+        some = 4 if r + 4 <= K else 1
+        row, results = w + length * r, first + size * r * ld
+        following = row + length * some if r + some < K else ahead
+        soon = also + vectors.size(kind) * r * lda
+        if some == 4 and also != 0:
+            _far_tiles(row, n, at(x), n, i, count, n, results, ld, bias + size * r, following,
+                       soon, lda, zero, kind)  # fmt: skip
+        elif some == 4:
+            _tiles(row, n, at(x), n, i, count, n, results, ld, bias + size * r, following,
+                   0, 0, zero, kind)  # fmt: skip
+        elif also != 0:
+            _far_dots(row, n, at(x), n, i, count, n, results, ld, bias + size * r, following,
+                      soon, lda, zero, kind)  # fmt: skip
+        else:
+            _dots(row, n, at(x), n, i, count, n, results, ld, bias + size * r, following,
+                  0, 0, zero, kind)  # fmt: skip
+        r += some
 
 
 @_serial
@@ -92,16 +105,23 @@ def padded(rows, first, out, zero):
 
 
 @_serial
-def pour(out, w_out, S, ld, K, low, high, begin, example, outgoing, zero):
-    """out[b] += Σ S · w_out gate by gate, in short rows padded to the width of `outgoing`."""
-    size, width = S.itemsize, outgoing.shape[1]
+def pour(out, w_out, S, ld, K, low, high, begin, example, outgoing, zero, kind):
+    """out[b] += Σ S · w_out gate by gate, in short rows padded to the width of `outgoing`.
+
+    The padding of `out` may hold anything, so rows of w_out are read where they are, with the
+    beginning of those after them; only the last ones need a copy with an end of their own.
+    """
+    size, width, n = S.itemsize, outgoing.shape[1], w_out.shape[1]
     for c in range(high - low):
-        p, count = begin[c], begin[c + 1] - begin[c]
-        if count > 0:
-            padded(w_out, (low + c) * K, outgoing, zero)
+        p, count, u = begin[c], begin[c + 1] - begin[c], (low + c) * K
+        if count > 0 and (u + K - 1) * n + width <= w_out.size:
             _add_onto(at(out), out.shape[1], at(S) + size * p, ld,
-                      at(outgoing), width, at(example) + 4 * p, count, K, width,
-                      zero, zero)  # fmt: skip
+                      at(w_out) + w_out.itemsize * u * n, n, at(example) + 4 * p, count, K, width,
+                      zero, kind)  # fmt: skip
+        elif count > 0:
+            padded(w_out, u, outgoing, zero)
+            _add_onto(at(out), out.shape[1], at(S) + size * p, ld, at(outgoing), width,
+                      at(example) + 4 * p, count, K, width, zero, zero)  # fmt: skip
 
 
 @_serial
@@ -151,10 +171,10 @@ def scatter(out, dg, p, low, high, off, gate, place, clear):
 
 
 @_serial
-def differentiate(dS, ld, K, dy, w_out, low, high, begin, example, outgoing, nothing, zero):
+def differentiate(dS, ld, K, dy, w_out, w_in, low, high, begin, example, outgoing, nothing, zero):
     """dS = w_out · dy, gate by gate; rows of dy are as long as those of `outgoing`, if it has any.
 
-    Without an output transform dS is dy itself.
+    Without an output transform dS is dy itself. Rows of w_in are needed soon, if it has any.
     """
     n, size = w_out.shape[1], dS.itemsize
     for c in range(high - low):
@@ -166,11 +186,12 @@ def differentiate(dS, ld, K, dy, w_out, low, high, begin, example, outgoing, not
         elif count > 0 and outgoing.shape[1] > 0:
             padded(w_out, (low + c) * K, outgoing, zero)
             products(dS, ld, p, count, at(outgoing), K, outgoing.shape[1], dy, example,
-                     at(nothing), at(outgoing), zero, zero)  # fmt: skip
+                     at(nothing), at(outgoing), 0, 0, zero, zero)  # fmt: skip
         elif count > 0:
-            row = at(w_out) + size * (low + c) * K * n
+            row, m = at(w_out) + size * (low + c) * K * n, w_in.shape[1]
+            soon = at(w_in) + size * (low + c) * K * m if w_in.shape[0] > 0 else 0
             products(dS, ld, p, count, row, K, n, dy, example, at(nothing), row + size * K * n,
-                     zero, zero)  # fmt: skip
+                     soon, m, zero, zero)  # fmt: skip
 
 
 @_serial
@@ -211,17 +232,21 @@ def weigh(out, c, ld, K, x, low, high, begin, example, scaled, lr, most, zero):
     """out[u] = Σ c x over the examples for which u is on: a weight's gradient.
 
     With a learning rate (-1: none) it is one step of SGD instead, out[u] -= lr Σ c x for units that
-    are on, after which these rows are no longer than `most` (0: any length).
+    are on, after which these rows are no longer than `most` (0: any length). A gradient that no
+    cache holds is written past them: else each line would be read first.
     """
     n, size = x.shape[1], c.itemsize
+    past = size * out.size >= LARGE and at(out) % vectors.VECTOR == size * n % vectors.VECTOR == 0
     for j in range(high - low):
         p, count, u = begin[j], begin[j + 1] - begin[j], (low + j) * K
+        i, address = at(example) + 4 * p, at(out) + size * u * n
         if count == 0:
-            if lr < 0:
+            if lr < 0 and past:
+                vectors.clear(address, K * n, zero)
+            elif lr < 0:
                 out[u : u + K] = 0
             continue
         factors, ldc = at(c) + size * p, ld
-        i, address = at(example) + 4 * p, at(out) + size * u * n
         if lr >= 0:
             factors, ldc = at(scaled), scaled.shape[1]
             for r in range(K):
@@ -229,13 +254,19 @@ def weigh(out, c, ld, K, x, low, high, begin, example, scaled, lr, most, zero):
                     scaled[r, q] = -lr * c[r * ld + p + q]
         if K >= 4 and lr >= 0:
             _add_rows(address, n, factors, ldc, at(x), n, i, K, count, n, zero, zero)
+        elif K >= 4 and past:
+            _past_rows(address, n, factors, ldc, at(x), n, i, K, count, n, zero, zero)
         elif K >= 4:
             _set_rows(address, n, factors, ldc, at(x), n, i, K, count, n, zero, zero)
         for r in range(K if K < 4 else 0):
             row, c_r = address + size * r * n, factors + size * r * ldc
             if lr >= 0:
                 _add_row(row, c_r, 0, at(x), n, i, count, n, zero, zero)
+            elif past and count <= 8:
+                _past_row(row, c_r, 0, at(x), n, i, count, n, zero, zero)
             else:
                 _set_row(row, c_r, 0, at(x), n, i, count, n, zero, zero)
         for r in range(K if most > 0 else 0):
             _limit(out[u + r], most)
+    if past and lr < 0:
+        vectors.settle(zero)

@@ -20,7 +20,7 @@ from hardgate.kernels.room import NARROW
 
 # Numba's cache on disk watches the file of a function and nothing else, so this file has to change
 # when those it calls do: `hardgate.kernels.compiler` holds them together.
-CALLED = "5be6a6ea2d45bb0c"
+CALLED = "5ffdbf08962102c3"
 
 _serial = njit(cache=True, **index.OPTIONS)
 _parallel = njit(cache=True, parallel=True, **index.OPTIONS)
@@ -100,7 +100,7 @@ def forward(up, down, y, x, gates, w_in, b_in, w_out, b_out, ints, floats, slots
 @_serial
 def _pad(dy, B, n, zero):
     """Short rows with zeros at their end, so that they are whole vectors; nothing for others."""
-    out = np.zeros((B if 0 < n <= NARROW else 0, (n + 7) // 8 * 8), type(zero))
+    out = np.zeros((B if 0 < n <= NARROW else 0, share.whole(n)), type(zero))
     rows = share.matrix(dy, B, n, zero)
     for b in range(out.shape[0]):
         for o in range(n):

@@ -18,7 +18,6 @@ from torch.nn.functional import linear
 from hardgate.kernels import reference
 from hardgate.kernels.compiler import run
 from hardgate.kernels.problem import Gradients, Problem, Wanted
-from hardgate.kernels.room import NARROW
 from hardgate.kernels.update import Step, descended
 
 _ROOM = 2**22  # numbers that the reference may copy at once
@@ -29,7 +28,7 @@ def forward(problem: Problem, keep: bool = True) -> tuple[Tensor, Tensor]:
     problem = problem.widened()
     H = _experts(problem)
     s = H * _spread(problem, problem.gates)
-    y = s if problem.w_out is None else _outputs(s, problem.w_out.T, problem.b_out)
+    y = s if problem.w_out is None else linear(s, problem.w_out.T, problem.b_out)
     return (y if _trusted(problem, y) else _again(problem)), H
 
 
@@ -49,7 +48,7 @@ def infer(
         H.mul_(gates)
     else:
         H.view(*gates.shape, -1).mul_(gates.unsqueeze(-1))
-    y = _outputs(H, w_out, b_out)
+    y = linear(H, w_out, b_out)
     if run("finite", y.dtype, y.data_ptr(), y.numel()):
         return y
     problem = Problem.of(x, gates, w_in, b_in, w_out, b_out, None, relu)
@@ -105,11 +104,6 @@ def _experts(problem: Problem) -> Tensor:
 
 def _affine(x: Tensor, w: Tensor, b: Tensor | None) -> Tensor:
     return x @ w if b is None else torch.addmm(b, x, w)
-
-
-def _outputs(s: Tensor, w_out: Tensor, b_out: Tensor | None) -> Tensor:
-    """Of unit-major weights: a product with few outputs gains more than their copy takes."""
-    return linear(s, w_out.contiguous() if len(w_out) <= NARROW else w_out, b_out)
 
 
 def _spread(problem: Problem, gates: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ def break_even(batch: int) -> float:
     """The density above which dense products win, of weights in fp32 and fp64."""
     if batch <= _FEW:
         return 1.0
-    return 0.7 if batch < _MANY else 0.35
+    return 0.6 if batch < _MANY else 0.35
 
 
 class Path(NamedTuple):

@@ -6,6 +6,7 @@ NARROW = 32  # outputs up to which rows are padded to whole vectors
 BLOCK = 4  # units of a gate from which its rows serve several examples at once
 LINE = 16  # numbers, of which a cache line holds no more
 SLAB = 2**16  # numbers of the output that blocks add to at a time: they stay in the cache
+LARGE = 2**23  # bytes of a gradient that no cache holds until somebody reads it
 
 
 def at_once(K: int, B: int, n: int) -> bool:

@@ -20,7 +20,7 @@ from hardgate.kernels.room import BLOCK, LINE, NARROW, SLAB
 
 # Numba's cache on disk watches the file of a function and nothing else, so this file has to change
 # when those it calls do: `hardgate.kernels.compiler` holds them together.
-CALLED = "f4182a151f8c9822"
+CALLED = "e17b3a8ecb334717"
 
 _serial = njit(**index.OPTIONS)
 
@@ -69,9 +69,15 @@ def _values(address, n, K, zero):
 
 
 @_serial
+def whole(n):
+    """n and what it lacks to whole vectors."""
+    return (n + vectors.LANES - 1) // vectors.LANES * vectors.LANES
+
+
+@_serial
 def width(n):
     """Of rows of n numbers to add into: whole vectors, or no multiple of a page."""
-    return (n + 7) // 8 * 8 if n <= NARROW else n + 16
+    return whole(n) if n <= NARROW else n + 16
 
 
 @_serial
@@ -97,6 +103,7 @@ def up(t, y, x, gates, w_in, b_in, w_out, parts, ints, floats, slots, B, G, K, n
     out = _part(t, parts, B, O, zero)
     short = np.zeros((K, out.shape[1] if O <= NARROW else 0), value.dtype)
     bias = np.zeros(G * K, value.dtype) if b_in == 0 else vector(b_in, G * K, zero)
+    soon = w_out if parts != 0 and O > NARROW else 0  # which the chunk reads after w_in
     p = _first(slots, T, t) * C * B
     for k in range(t, chunks, T):
         low, high = k * C, min(G, k * C + C)
@@ -108,11 +115,12 @@ def up(t, y, x, gates, w_in, b_in, w_out, parts, ints, floats, slots, B, G, K, n
             first, count, u = begin[s, c], begin[s, c + 1] - begin[s, c], (low + c) * K
             c = chunk.on_from(c + 1, begin[s], high - low)
             chunk.products(H, ld, first, count, w_in + row * u, K, n, inputs, example,
-                           chunk.at(bias) + size * u, w_in + row * (low + c) * K, zero,
+                           chunk.at(bias) + size * u, w_in + row * (low + c) * K,
+                           soon + vectors.size(kind) * u * O if soon != 0 else 0, O, zero,
                            kind)  # fmt: skip
         chunk.scale(value, H, S, K, ld, p, end, relu)
         if parts != 0 and O <= NARROW:
-            chunk.pour(out, outgoing, S, ld, K, low, high, begin[s], example, short, zero)
+            chunk.pour(out, outgoing, S, ld, K, low, high, begin[s], example, short, zero, kind)
         elif parts != 0 and K >= BLOCK:
             chunk.gather_columns(out, 0, O, S, ld, K, outgoing, low, high, begin[s], example, zero,
                                  kind)  # fmt: skip
@@ -155,14 +163,15 @@ def back(t, dy, w_in, w_out, ints, floats, dH, dgates, parts, slots, B, G, K, n,
     numbers, out = vector(dH, K * length(slots, C, B), zero), _part(t, parts, B, n, zero)
     output, gradient = matrix(dy, B, columns, zero), matrix(dgates, B, G, zero)
     incoming, outgoing = matrix(w_in, G * K, n, zero), matrix(w_out, G * K, O, zero)
+    soon = incoming[: G * K if parts != 0 else 0]  # which the chunk reads after w_out
     ld, nothing = length(slots, C, B), np.zeros(K, value.dtype)
     short = np.zeros((K, columns if 0 < O <= NARROW else 0), value.dtype)
     dg = np.empty(C * B, value.dtype)
     for k in range(t, slots, T):
         low, high = k * C, min(G, k * C + C)
         p, end = begin[k, 0], begin[k, high - low]
-        chunk.differentiate(numbers, ld, K, output, outgoing, low, high, begin[k], example, short,
-                            nothing, zero)  # fmt: skip
+        chunk.differentiate(numbers, ld, K, output, outgoing, soon, low, high, begin[k], example,
+                            short, nothing, zero)  # fmt: skip
         chunk.chain(numbers, H, value, dg, K, ld, p, end, relu)
         for q in range(end - p if weighted else 0):
             dg[q] *= value[p + q]

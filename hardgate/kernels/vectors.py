@@ -16,10 +16,17 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 FLAGS = ("reassoc", "contract", "nsz", "arcp")
-VECTOR = 32  # bytes; LLVM splits or joins them for the CPU at hand
+# What Numba compiles for; its cache on disk tells such machines apart, too.
+_AVX512 = "+avx512f" in cpu_target.target_context.codegen().magic_tuple()[2]
+VECTOR = 64 if _AVX512 else 32  # bytes; where there are only shorter ones, LLVM splits them
+LANES = VECTOR // 4  # numbers in a vector, at most
+TILE = 6 if _AVX512 else 3  # times 4 sums, what they are of and a factor fill 32 or 16 registers
+_LINE = 64  # bytes of a cache line
+_NEAR, _FAR = 3, 1  # how close to bring memory that is asked for: all caches; not the smallest
 
 _INT, _INDEX, _BF16 = ir.IntType(64), ir.IntType(32), ir.IntType(16)
 
@@ -113,8 +120,13 @@ def _widen(b, numbers):
     return b.bitcast(b.shl(b.zext(numbers, wide), upper), single)
 
 
-def _store(b, value, pointer, k):
-    b.store(value, b.bitcast(b.gep(pointer, [k]), value.type.as_pointer()), align=4)
+def _store(b, value, pointer, k, past=False):
+    """pointer[k…] = value; `past` the caches, where it is a vector and lies as vectors do."""
+    place = b.bitcast(b.gep(pointer, [k]), value.type.as_pointer())
+    past = past and isinstance(value.type, ir.VectorType)
+    stored = b.store(value, place, align=VECTOR if past else 4)
+    if past:
+        stored.set_metadata("nontemporal", b.module.add_metadata([_INDEX(1)]))
 
 
 def _product(b, x, y, z):
@@ -122,12 +134,12 @@ def _product(b, x, y, z):
     return b.fadd(b.fmul(x, y, flags=FLAGS), z, flags=FLAGS)
 
 
-def _prefetch(b, pointer, k):
+def _prefetch(b, pointer, k, near=_NEAR):
     """Ask for the cache line of pointer[k]."""
     byte, flag = ir.IntType(8).as_pointer(), _INDEX
     kind = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
     function = cgutils.get_or_insert_function(b.module, kind, "llvm.prefetch.p0")
-    b.call(function, [b.bitcast(b.gep(pointer, [k]), byte), flag(0), flag(3), flag(1)])
+    b.call(function, [b.bitcast(b.gep(pointer, [k]), byte), flag(0), flag(near), flag(1)])
 
 
 def _zeros(scalar, width, count):
@@ -168,20 +180,26 @@ def _void(integers, *zeros):
 # --- the loops --------------------------------------------------------------------------------
 
 
-def dots(U, most) -> Any:
+def dots(U, most, far) -> Any:
     """out[u, r] = w[u] · x[i[r]] + bias[u] for U rows of w and 0 ≤ r < count, count > 0.
 
-    A single row asks for the one at the address `ahead` meanwhile. `kind` is that of w.
+    Meanwhile it asks for as many rows at the address `ahead`, which are next; with `far`, for
+    weights beyond the caches, also for those at `also`, whose length is lda: into the larger
+    cache, as the smallest is full of x. `kind` is that of w and of both.
     """
 
     @intrinsic
-    def emitted(context, w, ldw, x, ldx, i, count, n, out, ldo, bias, ahead, zero, kind):
+    def emitted(context, w, ldw, x, ldx, i, count, n, out, ldo, bias, ahead, also, lda, zero, kind):
         def generate(context, b, signature, values):
-            w, ldw, x, ldx, i, count, n, out, ldo, bias, ahead, _, _ = values
+            w, ldw, x, ldx, i, count, n, out, ldo, bias, ahead, also, lda, _, _ = values
             (scalar, width), narrow = _kind(context, zero), context.get_value_type(kind)
             indices, results = _pointer(b, i, _INDEX), _pointer(b, out, scalar)
             ws = [_pointer(b, w, narrow, b.mul(ldw, _INT(u))) for u in range(U)]
-            following = _pointer(b, ahead, narrow)
+            asked = [_pointer(b, ahead, narrow, b.mul(ldw, _INT(u))) for u in range(U)]
+            if far:
+                asked += [_pointer(b, also, narrow, b.mul(lda, _INT(u))) for u in range(U)]
+
+            line, near = 8 * _LINE, _FAR if far or U > 1 else _NEAR
 
             def emit(R, first, start):
                 xs = _chosen(b, x, scalar, ldx, indices, first, R)
@@ -191,9 +209,10 @@ def dots(U, most) -> Any:
                         sums = list(sums)
                         for s in range(unroll):
                             at = b.add(k, _INT(s * width))
-                            if start and U == 1 and width > 1 and s % 2 == 0:
-                                _prefetch(b, following, at)
-                            # Four rows: 12 sums, 3 others and a weight fill the 16 registers.
+                            if start and width > 1 and s * width * kind.bitwidth % line == 0:
+                                for pointer in asked:
+                                    _prefetch(b, pointer, at, near)
+                            # Four rows: sums, others and a weight fill the registers.
                             # One row: the others are read where they are multiplied.
                             rows = [_load(b, pointer, at, width) for pointer in xs if U > 1]
                             for u, pointer in enumerate(ws):
@@ -218,15 +237,15 @@ def dots(U, most) -> Any:
             _ladder(b, count, most, emit)
             return context.get_dummy_value()
 
-        return _void(11, zero, kind), generate
+        return _void(13, zero, kind), generate
 
     return emitted
 
 
-def sums(add, placed) -> Any:
+def sums(add, placed, past=False) -> Any:
     """out (+)= Σ c[r] x[i[r]] over 0 ≤ r < count, count > 0; with `placed`, c[place[r]].
 
-    `kind` is that of x.
+    `kind` is that of x. With `past`, which is for up to eight rows, out is written past the caches.
     """
 
     @intrinsic
@@ -253,7 +272,7 @@ def sums(add, placed) -> Any:
                                 total = _load(b, result, at, width)
                             for factor, pointer in zip(spread, xs):
                                 total = _product(b, factor, _load(b, pointer, at, width), total)
-                            _store(b, total, result, at)
+                            _store(b, total, result, at, past)
                         return []
 
                     return step
@@ -268,12 +287,12 @@ def sums(add, placed) -> Any:
     return emitted
 
 
-def onto(most, V, add, by_rows) -> Any:
+def onto(most, V, add, by_rows, past=False) -> Any:
     """out[m] (+)= Σ_q c[m, q] x[q] for 0 ≤ m < count and 0 ≤ q < many, V vectors at a time.
 
     The indices i choose the rows out[i[m]] that are added to, with c [many, count]; or, with
     `by_rows`, the rows x[i[q]] that are added, with c [count, many]. ldc is the length of c's rows,
-    `kind` is that of x.
+    `kind` is that of x. With `past`, out is written past the caches.
     """
 
     @intrinsic
@@ -308,7 +327,7 @@ def onto(most, V, add, by_rows) -> Any:
 
                     _, totals = _loop(b, _INT(0), many, 1, totals, step)
                     for p, total in enumerate(totals):
-                        _store(b, total, outs[p // unroll], at[p % unroll])
+                        _store(b, total, outs[p // unroll], at[p % unroll], past)
 
                 _ladder(b, count, most, emit)
                 return []
@@ -363,10 +382,40 @@ def fetch(context, address, size, zero):
             _prefetch(b, byte, k)
             return []
 
-        _loop(b, _INT(0), size, 64, [], line)
+        _loop(b, _INT(0), size, _LINE, [], line)
         return context.get_dummy_value()
 
     return _void(2, zero), generate
+
+
+@intrinsic
+def clear(context, address, n, zero):
+    """Write n zeros past the caches, whole vectors of them."""
+
+    def generate(context, b, signature, values):
+        address, n, _ = values
+        scalar, width = _kind(context, zero)
+        (nothing,), place = _zeros(scalar, width, 1), _pointer(b, address, scalar)
+
+        def vector(k, _):
+            _store(b, nothing, place, k, True)
+            return []
+
+        _loop(b, _INT(0), n, width, [], vector)
+        return context.get_dummy_value()
+
+    return _void(2, zero), generate
+
+
+@intrinsic
+def settle(context, zero):
+    """What was written past the caches is there for everybody before anything that follows."""
+
+    def generate(context, b, signature, values):
+        b.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return _void(0, zero), generate
 
 
 @intrinsic
