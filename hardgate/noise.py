@@ -48,9 +48,9 @@ class _Fast:
 def fast() -> AbstractContextManager[None]:
     """Within, many numbers at once come from `hardgate.kernels.draws`, where it can run.
 
-    Other numbers than torch's for the same seed, from the same law. `hardgate.Gater` draws so in
-    eager mode: torch's noise would be a tenth of a training step. A unit by itself draws torch's,
-    the same as when it is compiled.
+    Other numbers than torch's for the same seed, from the same law. `hardgate.Gater` and
+    `hardgate.expectation` draw so in eager mode: torch's noise would be a tenth of a training step.
+    A unit by itself draws torch's, the same as when it is compiled.
     """
     return nullcontext() if torch.compiler.is_compiling() else _Fast()
 

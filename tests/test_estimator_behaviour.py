@@ -8,6 +8,7 @@ import pickle
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 import hardgate
 from hardgate import ESTIMATORS, StochasticBinary, exact_expectation, exact_gradient, expectation
@@ -102,6 +103,19 @@ def test_context_gets_no_gradient(name: str) -> None:
     x, a = torch.randn(8, 3, generator=seeded(0)).requires_grad_(), leaf(A.float(), 8)
     expectation(SMOOTH.f, a, CASES[name](), context=x).sum().backward()
     assert x.grad is None
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's own, inside jvp
+@pytest.mark.parametrize("name", ["REINFORCE", "RLOO", "DisARM"])
+def test_forward_mode_sees_the_same_estimate(name: str) -> None:
+    a, along = leaf(A, 8), torch.randn(8, len(A), generator=seeded(1)).to(A)
+    g = draw(ESTIMATORS[name](), SMOOTH.f, a).gradient
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(a.detach(), along)
+        estimator = ESTIMATORS[name]()
+        value = expectation(SMOOTH.f, dual, estimator, generator=seeded(0))
+        tangent = forward_ad.unpack_dual(value).tangent
+    torch.testing.assert_close(tangent, (g * along).sum(-1))
 
 
 # --- batches --------------------------------------------------------------------------------

@@ -12,10 +12,11 @@ from torch._C import _functorch as functorch
 
 from hardgate._across import active, total
 from hardgate._state import LazyState
-from hardgate.estimators._refusals import first_derivative_only, may_learn, needs_autograd
+from hardgate.estimators._carry import carry, spoilt
+from hardgate.estimators._refusals import may_learn, needs_autograd
 from hardgate.exact import losses_of
 from hardgate.functional import widen
-from hardgate.noise import uniform
+from hardgate.noise import fast, uniform
 
 Loss: TypeAlias = Callable[[Tensor], Tensor]
 Noise: TypeAlias = Tensor | tuple[Tensor, ...]
@@ -95,14 +96,10 @@ class Estimator(LazyState, ABC):
         if self.state and self.adapting:
             may_learn(type(self).__name__)
         with torch.enable_grad():
-            noise = self.sample_noise(a, generator)
+            with fast():
+                noise = self.sample_noise(a, generator)
             value, g = self._uncast(f, a, noise, context)
-        if not grad:
-            return value.detach() + _spoilt(a)
-        carried: Tensor = (g.detach().to(logits.dtype) * logits).sum(-1)
-        carried.detach().copy_(_spoilt(a))  # only its gradient counts (0·a is not 0 at a = ±∞)
-        first_derivative_only(carried)
-        return value + carried
+        return carry(value, g, logits) if grad else value.detach() + spoilt(a)
 
     def _uncast(self, f: Loss, a: Tensor, noise: Noise, context: Context) -> Estimate:
         """The formula in full precision also inside of `torch.autocast`, which is left to f."""
@@ -161,20 +158,17 @@ class ManySamples(Estimator, ABC):
         return f"samples={self.samples}"
 
 
-def _spoilt(a: Tensor) -> Tensor:
-    """NaN for examples with a NaN logit, else 0: 1[u < σ(NaN)] is 0, as if the unit were off."""
-    if a.shape[-1] == 0:
-        return a.new_zeros(a.shape[:-1])
-    largest = a.amax(-1)  # NaN if there is one; a fifth of the time of isnan().any(-1)
-    return torch.where(largest.isnan(), largest, 0.0)
-
-
 def sample(p: Tensor, u: Tensor) -> Tensor:
     """b = 1[u < p]."""
+    return below(u.to(p.device), p)
+
+
+def below(x: Tensor, y: Tensor) -> Tensor:
+    """1[x < y], as a number of y's dtype."""
     if functorch.get_dynamic_layer_stack_depth():  # vmap has no rule for out=
-        return (u.to(p.device) < p).to(p.dtype)
-    out = torch.empty(0, dtype=p.dtype, device=p.device)
-    return torch.lt(u.to(p.device), p, out=out)  # a fifth of the time of (u < p).to(p.dtype)
+        return (x < y).to(y.dtype)
+    out = torch.empty(0, dtype=y.dtype, device=y.device)
+    return torch.lt(x, y, out=out)  # a fifth of the time of (x < y).to(y.dtype)
 
 
 def value_and_gradient(f: Loss, x: Tensor) -> tuple[Tensor, Tensor]:

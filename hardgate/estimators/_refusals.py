@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch._C import _functorch as functorch
 
-_SECOND = (
+SECOND = (
     "expectation has a first derivative only; the derivative of its gradient would be zero. Leave "
     "create_graph=True out, or differentiate hardgate.exact_expectation, which has them all."
 )
@@ -52,4 +52,4 @@ def first_derivative_only(carried: Tensor) -> None:
 
 def _refuse_second(gradient: Tensor) -> None:
     if torch.is_grad_enabled() and not functorch.is_functorch_wrapped_tensor(gradient):
-        raise RuntimeError(_SECOND)
+        raise RuntimeError(SECOND)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from hardgate.estimators._estimator import Context, Estimate, Loss, ManySamples, Noise
+from hardgate.estimators._leave_one_out import rloo
 from hardgate.exact import losses_of
 from hardgate.units._unit import single
 
@@ -39,12 +39,9 @@ class ARMS(ManySamples):
         super().__init__(samples)
 
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
-        K = self.samples
         b = dirichlet_copula(a, single(noise))  # [K, ..., D]
         losses = losses_of(f, b)
-        L = losses.detach().unsqueeze(-1)
-        g = ((L - L.mean(0)) * (b - torch.sigmoid(a))).mean(0) * (K / (K - 1))
-        return Estimate(losses.mean(0), g * debias(a, K))
+        return Estimate(losses.mean(0), rloo(losses.detach(), b) * debias(a, self.samples))
 
 
 def dirichlet_copula(a: Tensor, u: Tensor) -> Tensor:
@@ -53,7 +50,7 @@ def dirichlet_copula(a: Tensor, u: Tensor) -> Tensor:
     d ~ Dirichlet(1, …, 1) over the K; (1-d)^{K-1} is uniform, and small for one of them only.
     The rarer value of a unit is drawn where it is below q = min(p, 1-p).
     """
-    E = -torch.log1p(-u)  # ~ Exp(1)
+    E = torch.log1p(-u)  # ~ -Exp(1); the sign cancels
     d = E / E.sum(0)
     rare = (1 - d) ** (len(u) - 1) < torch.sigmoid(-a.abs())
     return (rare != (a > 0)).to(a.dtype)
@@ -63,8 +60,10 @@ def debias(a: Tensor, K: int) -> Tensor:
     """1/(1 - ρ) = p(1-p)/(p - J), where J = P(b_j = b_k = 1).
 
     In q = min(p, 1-p): (1-q) / (1 - max(2q^{1/(K-1)} - 1, 0)^{K-1} / q). The power of the ratio
-    is taken here, q^{-1/(K-1)} = exp(softplus(|a|)/(K-1)), which is right for every a: as
-    printed it is 0/0 at a = 40.
+    is taken here, max(2 - q^{-1/(K-1)}, 0)^{K-1}, which is right for every a, q = 0 included: as
+    printed it is 0/0 at a = 40. With two samples it is 0, as q ≤ ½.
     """
-    root = torch.exp(softplus(a.abs()) / (K - 1))
+    if K == 2:
+        return torch.sigmoid(a.abs())
+    root = torch.sigmoid(-a.abs()) ** (-1 / (K - 1))
     return torch.sigmoid(a.abs()) / (1 - (2 - root).clamp(min=0) ** (K - 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise
+from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise, below
 from hardgate.exact import losses_of
 from hardgate.units._unit import single
 
@@ -41,4 +41,4 @@ class DisARM(Estimator):
 def antithetic(a: Tensor, u: Tensor) -> Tensor:
     """The pair b = 1[u > 1-p], b̃ = 1[u < p], as `[2, ..., D]`."""
     p, q = torch.sigmoid(a), torch.sigmoid(-a)
-    return torch.stack([(u > q), (u < p)]).to(a.dtype)
+    return torch.stack([below(q, u.to(a)), below(u.to(a), p)])

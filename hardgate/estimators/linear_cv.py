@@ -7,6 +7,7 @@ from torch import Tensor
 
 from hardgate._coefficient import Coefficient
 from hardgate.estimators._estimator import Context, Estimate, Loss, ManySamples, Noise
+from hardgate.estimators._leave_one_out import rloo
 from hardgate.estimators._ratio import Ratio
 from hardgate.estimators.arms import debias, dirichlet_copula
 from hardgate.exact import losses_of
@@ -51,10 +52,12 @@ class LinearCV(ManySamples):
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
         b = dirichlet_copula(a, single(noise))  # [K, ..., D]
         losses = losses_of(f, b)
-        score, variance = b - torch.sigmoid(a), torch.sigmoid(a) * torch.sigmoid(-a)
+        p = torch.sigmoid(a)
+        score, variance = b - p, p * torch.sigmoid(-a)
         w = self.slope.value(a, a.shape[-1])
-        g = self._arms(losses.detach(), score, a)
-        v = self._arms((w * score).sum(-1), score, a) - w * variance  # of mean zero
+        L = torch.stack([losses.detach(), score @ w])
+        g, v = rloo(L, score) * debias(a, self.samples)  # two of ARMS
+        v = v - w * variance  # of mean zero
         alpha = self.alpha.value()
         out = g + alpha * v
         if self.adapting:
@@ -62,8 +65,3 @@ class LinearCV(ManySamples):
             units = a.shape[-1:]
             self.slope.update(out.sum_to_size(units), variance.sum_to_size(units))
         return Estimate(losses.mean(0), out)
-
-    def _arms(self, L: Tensor, score: Tensor, a: Tensor) -> Tensor:
-        K = self.samples
-        g = ((L - L.mean(0)).unsqueeze(-1) * score).mean(0) * (K / (K - 1))
-        return g * debias(a, K)
