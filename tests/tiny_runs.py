@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,8 @@ def start(line: list[str]) -> Iterator[subprocess.Popen[str]]:
         text=True,
         start_new_session=True,
         env={**os.environ, "COLUMNS": "100"},
+        # What a shell starts in the background ignores Ctrl-C, and so would its children.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
     )
     with process:
         try:
