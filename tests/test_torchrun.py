@@ -131,6 +131,23 @@ def test_only_the_first_process_speaks_and_writes(tmp_path: Path, data: Path) ->
     same_but_for_rounding(whole(tmp_path / "one", data, "straight_through", batch=15), folder)
 
 
+def test_no_process_waits_for_pythons_shutdown(
+    tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There gloo's threads, which nothing ends, aborted a finished job now and then."""
+    note = "import atexit, os, sys\n"
+    note += "rank, here = os.environ.get('RANK', 'launcher'), os.path.dirname(__file__)\n"
+    note += "atexit.register(lambda: open(os.path.join(here, rank), 'w').close())\n"
+    (tmp_path / "sitecustomize.py").write_text(note)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    code, output = finish(reproduce("--row=sigmoid", data=data, out=tmp_path / "two"))
+    assert code == 0, output
+    assert "report.html" in output
+    assert (tmp_path / "launcher").exists(), "the control: an ordinary process does"
+    assert not (tmp_path / "0").exists()
+    assert not (tmp_path / "1").exists()
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [

@@ -100,7 +100,7 @@ def reproduce_command(
         torchrun --nproc-per-node=4 -m hardgate reproduce --row dense --set batch=128
     """
     if together.launched() and not together.is_first():
-        raise typer.Exit(together.follow())
+        together.leave(together.follow())
     console = Console()
     try:
         given = [*(change or []), *([] if epochs is None else [f"epochs={epochs}"])]
@@ -120,6 +120,8 @@ def reproduce_command(
     except REFUSALS as error:
         console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None
+    if together.launched():
+        together.leave(code)
     raise typer.Exit(code)
 
 

@@ -118,6 +118,20 @@ def follow() -> int:
         return 1
 
 
+def leave(code: int) -> NoReturn:
+    """End this process without Python's shutdown.
+
+    Where DDP was used, gloo's threads outlive `destroy_process_group`; one that lets go of a tensor
+    while Python shuts down under it aborts the process, and with it the job.
+
+    Args:
+        code: the exit code.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 def _join() -> tuple[Share, Store | None]:
     """The group of all processes, once the first has joined, and where they leave notes."""
     threading.Thread(target=_end_with_torchrun, args=(os.getppid(),), daemon=True).start()
