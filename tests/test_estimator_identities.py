@@ -74,9 +74,12 @@ def test_arms_with_two_samples_is_disarm(problem: str) -> None:
     first, second = 1 - E / E.sum(0)
     u = torch.where(a > 0, first, second)
     torch.testing.assert_close(dirichlet_copula(a, pair), antithetic(a, u))
-    arms, disarm = ARMS(2).estimate(f, a, pair), DisARM().estimate(f, a, u)
-    torch.testing.assert_close(arms.gradient, disarm.gradient)
-    torch.testing.assert_close(arms.value, disarm.value)
+    disarm = DisARM().estimate(f, a, u)
+    for drawn in (pair, u.unsqueeze(0)):  # as for any K, and as ARMS(2) draws
+        arms = ARMS(2).estimate(f, a, drawn)
+        torch.testing.assert_close(arms.gradient, disarm.gradient)
+        torch.testing.assert_close(arms.value, disarm.value)
+    assert [len(ARMS(K).sample_noise(a)) for K in (2, 3)] == [1, 3]
 
 
 @pytest.mark.parametrize("K", [2, 3, 4, 8])
@@ -96,7 +99,7 @@ def test_debias_is_the_printed_formula_where_that_is_finite(K: int) -> None:
 def test_the_copula_has_the_law_it_is_debiased_for(K: int, p: float) -> None:
     """Each of the K is a sample of b, and 1/(1 - ρ) is the factor."""
     a = torch.logit(torch.tensor(p, dtype=torch.float64)).expand(1_000_000, 1)
-    b = dirichlet_copula(a, noise(K, *a.shape))
+    b = dirichlet_copula(a, noise(1 if K == 2 else K, *a.shape))
     assert largest_z(b.mean(0), p) < Z_LEVEL
     # E[(b_j - b_k)²] = 2p(1-p)(1 - ρ)
     apart = (b[0] - b[1]).square() * debias(a, K) / 2

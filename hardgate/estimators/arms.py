@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from abc import ABC
+
 import torch
 from torch import Tensor
 
 from hardgate.estimators._estimator import Context, Estimate, Loss, ManySamples, Noise
 from hardgate.estimators._leave_one_out import rloo
+from hardgate.estimators.disarm import antithetic
 from hardgate.exact import losses_of
+from hardgate.noise import uniform
 from hardgate.units._unit import single
 
 
-class ARMS(ManySamples):
+class Repelled(ManySamples, ABC):
+    """An estimator from samples of `dirichlet_copula`."""
+
+    def sample_noise(self, a: Tensor, generator: torch.Generator | None = None) -> Noise:
+        numbers = 1 if self.samples == 2 else self.samples
+        return uniform(a.expand(numbers, *a.shape), generator)
+
+
+class ARMS(Repelled):
     """g = K/(K-1) mean_k (f(b_k) - f̄)(b_k - p) · debias.
 
     Each b_k is a sample of b, but the K of a unit are negatively correlated, ρ < 0, so that their
@@ -48,8 +60,11 @@ def dirichlet_copula(a: Tensor, u: Tensor) -> Tensor:
     """K dependent samples of b from K independent uniform numbers, both `[K, ..., D]`.
 
     d ~ Dirichlet(1, …, 1) over the K; (1-d)^{K-1} is uniform, and small for one of them only.
-    The rarer value of a unit is drawn where it is below q = min(p, 1-p).
+    The rarer value of a unit is drawn where it is below q = min(p, 1-p). Two of them, d and 1-d,
+    are an antithetic pair: one uniform number, `[1, ..., D]`, makes both.
     """
+    if len(u) == 1:
+        return antithetic(a, u[0])
     E = torch.log1p(-u)  # ~ -Exp(1); the sign cancels
     d = E / E.sum(0)
     rare = (1 - d) ** (len(u) - 1) < torch.sigmoid(-a.abs())

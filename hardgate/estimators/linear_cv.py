@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 from hardgate._coefficient import Coefficient
-from hardgate.estimators._estimator import Context, Estimate, Loss, ManySamples, Noise
+from hardgate.estimators._estimator import Context, Estimate, Loss, Noise
 from hardgate.estimators._leave_one_out import rloo
 from hardgate.estimators._ratio import Ratio
-from hardgate.estimators.arms import debias, dirichlet_copula
+from hardgate.estimators.arms import Repelled, debias, dirichlet_copula
 from hardgate.exact import losses_of
 from hardgate.units._unit import single
 
 
-class LinearCV(ManySamples):
+class LinearCV(Repelled):
     """ARMS on f + α w·(b - p), less α w p(1-p), with w_i = E[g_i] / E[p_i(1-p_i)].
 
     An idea of this library. w_i is f's mean slope in unit i, found from past estimates: no

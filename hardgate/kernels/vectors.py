@@ -24,6 +24,7 @@ FLAGS = ("reassoc", "contract", "nsz", "arcp")
 _AVX512 = "+avx512f" in cpu_target.target_context.codegen().magic_tuple()[2]
 VECTOR = 64 if _AVX512 else 32  # bytes; where there are only shorter ones, LLVM splits them
 LANES = VECTOR // 4  # numbers in a vector, at most
+_SHORT = 4  # numbers in a vector for what is left of a row: one at a time, 15 take as long as 240
 TILE = 6 if _AVX512 else 3  # times 4 sums, what they are of and a factor fill 32 or 16 registers
 _LINE = 64  # bytes of a cache line
 _NEAR, _FAR = 3, 1  # how close to bring memory that is asked for: all caches; not the smallest
@@ -54,7 +55,7 @@ def _loop(b, start, stop, step, carried, body):
 
 
 def _columns(b, n, width, unroll, carried, body):
-    """Emit body over 0..n: `unroll` vectors at a time, then one, then single numbers.
+    """Emit body over 0..n: `unroll` vectors at a time, then one, short ones, single numbers.
 
     `carried` are sums, one vector for each of the unrolled; they come back as numbers.
     """
@@ -63,9 +64,11 @@ def _columns(b, n, width, unroll, carried, body):
     for s in range(1, unroll):
         for q in range(each):
             carried[q] = b.fadd(carried[q], carried[s * each + q], flags=FLAGS)
-    k, carried = _loop(b, k, n, width, carried[:each], body(1, width))
-    carried = [_sum(b, vector) for vector in carried]
-    return _loop(b, k, n, 1, carried, body(1, 1))[1]
+    carried = carried[:each]
+    for shorter in dict.fromkeys((width, _SHORT, 1)):
+        carried = [_folded(b, vector, shorter) for vector in carried]
+        k, carried = _loop(b, k, n, shorter, carried, body(1, shorter))
+    return carried
 
 
 def _ladder(b, count, most, emit):
@@ -124,9 +127,13 @@ def _store(b, value, pointer, k, past=False):
     """pointer[k…] = value; `past` the caches, where it is a vector and lies as vectors do."""
     place = b.bitcast(b.gep(pointer, [k]), value.type.as_pointer())
     past = past and isinstance(value.type, ir.VectorType)
-    stored = b.store(value, place, align=VECTOR if past else 4)
+    stored = b.store(value, place, align=_bytes(value.type) if past else 4)
     if past:
         stored.set_metadata("nontemporal", b.module.add_metadata([_INDEX(1)]))
+
+
+def _bytes(vector):
+    return vector.count * (4 if vector.element == ir.FloatType() else 8)
 
 
 def _product(b, x, y, z):
@@ -156,16 +163,16 @@ def _spread(b, number, width):
     return b.shuffle_vector(first, none, ir.VectorType(_INDEX, width)([0] * width))
 
 
-def _sum(b, vector):
-    """The sum of its numbers, by halves."""
+def _folded(b, vector, shorter):
+    """The sum of its parts of that length, by halves; a number where it is 1."""
     width = vector.type.count
-    while width > 1:
+    while width > shorter:
         width //= 2
         halves = [list(range(width)), list(range(width, 2 * width))]
         masks = [ir.VectorType(_INDEX, width)(half) for half in halves]
         low, high = (b.shuffle_vector(vector, vector, mask) for mask in masks)
         vector = b.fadd(low, high, flags=FLAGS)
-    return b.extract_element(vector, _INDEX(0))
+    return vector if shorter > 1 else b.extract_element(vector, _INDEX(0))
 
 
 def _kind(context, zero):

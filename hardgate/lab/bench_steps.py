@@ -146,12 +146,12 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def mean_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """What a step descends, with a unit that does not learn from the loss."""
+    """What a step descends, without a unit that learns from the loss."""
     return cross_entropy(model(x), y)
 
 
 def full_loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """What a step descends, with any unit."""
+    """What a step descends, with one."""
     losses = cross_entropy(model(x), y, reduction="none")
     return losses.mean() + hardgate.score_loss(model, losses)
 
@@ -164,7 +164,8 @@ def step(
     loss: Loss | None = None,
 ) -> Callable[[], None]:
     """One training step after the other, over the examples."""
-    position, loss_of = 0, loss or full_loss
+    scored = any(isinstance(m, Unit) and m.needs_loss for m in model.modules())
+    position, loss_of = 0, loss or (full_loss if scored else mean_loss)
 
     def run() -> None:
         nonlocal position
