@@ -84,8 +84,8 @@ class Baseline(LazyState, ABC):
             if w.shape[-1] != known:
                 raise ValueError(
                     f"a baseline expected the {known} units that it was first used with, got "
-                    f"{w.shape[-1]}. Give each layer a StochasticBinary() of its own, or share one "
-                    "that has the same baseline for every unit: StochasticBinary('mean')."
+                    f"{w.shape[-1]}. Give each layer a unit or an estimator of its own, or share "
+                    "one that has the same baseline for every unit: 'mean' instead of 'optimal'."
                 )
         return weights
 

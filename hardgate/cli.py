@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from typer.core import TyperCommand
 
 import hardgate
@@ -139,7 +139,7 @@ def facts_command(
         (facts_table.COLUMNS, facts_table.facts()),
         (facts_table.ESTIMATOR_COLUMNS, facts_table.estimator_facts()),
     ):
-        out = Table(*columns)
+        out = Table(Column(columns[0], no_wrap=True), *columns[1:])
         for row in rows:
             out.add_row(*row)
         console.print(out)

@@ -89,7 +89,8 @@ def _check(logits: Tensor) -> None:
     if logits.shape[-1] > _MOST_UNITS:
         raise ValueError(
             f"enumeration expected at most {_MOST_UNITS} units, got {logits.shape[-1]}, which "
-            f"would take 2^{logits.shape[-1]} evaluations. Sample instead: see StochasticBinary."
+            f"would take 2^{logits.shape[-1]} evaluations. Sample instead: see "
+            "hardgate.expectation and hardgate.estimators."
         )
 
 

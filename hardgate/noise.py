@@ -90,7 +90,8 @@ def _many(like: Tensor) -> bool:
         and like.numel() > FEW
         and like.device.type == "cpu"
         and compiler.plain(like)
-        and not functorch.is_functorch_wrapped_tensor(like)
+        and not functorch.get_dynamic_layer_stack_depth()
+        and not compiler.tracing()
         and compiler.unavailable() is None
     )
 

@@ -48,15 +48,16 @@ def save(model: nn.Module, path: str | PathLike[str], *, classes: Iterable[type]
     """Write a model to one file: a safetensors file whose header says how to build it.
 
     Whole or not at all: a crash leaves the file that was there. Units, controllers, gaters and
-    conditional layers can be saved, `nn.Sequential` of them with linear layers and activations,
-    and your own classes whose constructor arguments are attributes of the same names. A module
+    conditional layers can be saved, `nn.Sequential` of them with torch's `Linear`, `LayerNorm`,
+    `Dropout`, `Flatten`, `Identity` and activations, and other classes, yours or torch's, whose
+    constructor arguments are attributes of the same names. A module
     in several places is stored once, and is one again when loaded; what is frozen
     (`requires_grad=False`) is frozen again, and each module in the mode it was in.
 
     Args:
         model: the model.
         path: the file.
-        classes: your own classes in it.
+        classes: the other classes in it, such as `[MyNet, nn.Conv2d]`.
 
     Example:
         >>> import tempfile, hardgate
@@ -67,6 +68,15 @@ def save(model: nn.Module, path: str | PathLike[str], *, classes: Iterable[type]
         >>> torch.equal(again.experts.weight, layer.experts.weight)
         True
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"save expected a model, an nn.Module, got {type(model).__name__}. Write save(model, "
+            "path); a state_dict is for torch.save or safetensors."
+        )
+    path = Path(path)
+    if path.is_dir() or not path.parent.is_dir():
+        what = "a folder" if path.is_dir() else f"one in {path.parent}, which is no folder"
+        raise FileNotFoundError(f"save expected the path of a file, got {str(path)!r}: {what}.")
     known = _known(classes)
     description = _describe(model, {cls: name for name, cls in known.items()}, {})
     state = _tensors(model)
@@ -78,7 +88,7 @@ def save(model: nn.Module, path: str | PathLike[str], *, classes: Iterable[type]
         expected = "a model that its classes and their constructor arguments rebuild"
         got = f"one that they do not: {error}. Save model.state_dict() instead."
         raise TypeError(f"save expected {expected}, got {got}") from None
-    _atomic.write(Path(path), tensor_bytes(state, metadata={_KEY: header}))
+    _atomic.write(path, tensor_bytes(state, metadata={_KEY: header}))
 
 
 def load(path: str | PathLike[str], *, classes: Iterable[type] = ()) -> nn.Module:
@@ -126,6 +136,8 @@ def _switch(model: nn.Module, config: Mapping[str, Any]) -> nn.Module:
 
 
 def _known(classes: Iterable[type]) -> dict[str, type]:
+    if isinstance(classes, type):
+        raise TypeError(f"classes expected a list of them, got one. Write [{classes.__name__}].")
     return {**_KNOWN, **{cls.__name__: cls for cls in classes}}
 
 

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
 import hardgate
-from hardgate import UNITS, Unit
+from hardgate import (
+    UNITS,
+    NoisyRectifier,
+    ReinMax,
+    SlopeAnnealed,
+    StochasticBinary,
+    StochasticTimesSmooth,
+    StraightThrough,
+    Unit,
+)
+from hardgate.baselines import MeanBaseline
 from hardgate.lab import PROBLEMS, exact_unit_gradient, gradient_samples
 from tests.statistics import Z_LEVEL, Z_WRONG, largest_z, z_scores
 
@@ -189,3 +199,38 @@ def test_z_scores_see_a_wrong_mean() -> None:
     assert largest_z(x, 0.0) < Z_LEVEL
     assert (z_scores(x, 0.2).abs() > Z_WRONG).all()
     assert largest_z(torch.ones(10, 1), 1.001) > Z_WRONG
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_never_off(name: str) -> None:
+    unit = UNITS[name]()
+    possible = unit.inactive_probability(torch.linspace(-8, 8, 33)) > 0
+    assert unit.never_off == (not possible.any())
+
+
+def test_a_mask_turns_a_sigmoid_off() -> None:
+    assert not hardgate.Sigmoid(hardgate.noise.Binomial(0.5)).never_off
+
+
+@pytest.mark.parametrize(
+    ("cls", "arguments", "words"),
+    [
+        (StraightThrough, ["sampled"], "sigmoid_derivative expected True or False"),
+        (StraightThrough, [False, 1], "sample expected True or False, got 1"),
+        (ReinMax, [0.5], "control_variate expected True or False, got 0.5"),
+        (SlopeAnnealed, [1, "no"], "sample expected True or False, got 'no'"),
+        (StochasticTimesSmooth, ["both"], "corrected expected True or False"),
+        (NoisyRectifier, [hardgate.noise.Gaussian(2.0)], "'gaussian', scale="),
+    ],
+)
+def test_arguments_in_the_wrong_place(cls: Any, arguments: list[Any], words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        cls(*arguments)
+
+
+def test_a_baseline_has_its_own_decay() -> None:
+    with pytest.raises(ValueError, match=r"Write StochasticBinary\(MeanBaseline\(decay=0.5\)\)"):
+        StochasticBinary(MeanBaseline(), decay=0.5)
+    baseline = StochasticBinary("mean", decay=0.5).baseline
+    assert baseline is not None
+    assert baseline.decay == 0.5

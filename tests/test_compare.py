@@ -151,7 +151,7 @@ def test_a_name_is_a_class_or_a_call() -> None:
     ("text", "words"),
     [
         ("Nope", "expected one of .*DisARM.*got 'Nope'"),
-        ("RLOO(1)", "at least 2 samples"),
+        ("RLOO(1)", "a whole number of at least 2 samples"),
         ("RLOO(samples)", "expected arguments that RLOO takes"),
         ("RLOO(bogus=3)", "bogus"),
         ("RLOO(", "expected one of"),

@@ -403,7 +403,7 @@ def test_telemetry_needs_a_pass() -> None:
 
 
 def test_refuses_wrong_options() -> None:
-    with pytest.raises(ValueError, match=r"block_size=16 expected a multiple.* got 40.*Write 48"):
+    with pytest.raises(ValueError, match=r"multiple of block_size=16, got 40.*hidden_features=48"):
         mlp(None, 6, 40, 3, block_size=16)
     with pytest.raises(ValueError, match="block_size expected a whole number of at least 1, got 0"):
         mlp(block_size=0)
@@ -437,3 +437,38 @@ def test_repr() -> None:
     text = repr(mlp(block_size=16, activation="relu"))
     assert "block_size=16, backend='auto', activation='relu'" in text
     assert "rate=0.1, init='auto'" in text
+
+
+# --- evaluation -----------------------------------------------------------------------------
+
+
+def test_evaluation_with_nearly_all_gates_off_is_warned_of_once() -> None:
+    layer, x = mlp(StraightThrough(), 6, 400, 3), torch.randn(50, 6)
+    with torch.no_grad():
+        layer.gater.output.weight.mul_(0.01)  # undecided gates, all at P = 0.1
+    with pytest.warns(UserWarning, match=r"(?s)0 % of the gates.*calibrate_thresholds.*rate=0.1"):
+        layer.eval()(x)
+    layer(x)  # once: a second warning would be an error here
+
+
+def test_calibrated_sampled_and_small_evaluations_are_not_warned_of() -> None:
+    def undecided(unit: Unit, hidden: int = 400) -> ConditionalMLP:
+        layer = mlp(unit, 6, hidden, 3)
+        with torch.no_grad():
+            layer.gater.output.weight.mul_(0.01)
+        return layer
+
+    x = torch.randn(50, 6)
+    calibrated = undecided(StraightThrough())
+    hardgate.calibrate_thresholds(calibrated, [x], rate=0.1)
+    calibrated.eval()(x)
+    assert calibrated.telemetry().density == pytest.approx(0.1, abs=0.01)
+    undecided(StraightThrough(eval_mode="sample")).eval()(x)
+    undecided(StraightThrough(), 8).eval()(x)
+
+
+def test_the_rate_follows_the_controller() -> None:
+    options = {"bottleneck": 4, "unit": StraightThrough(), "sparsity": KLTarget(0.3, weight=1.0)}
+    assert ConditionalMLP(6, 20, 3, **options).gater.rate == 0.3  # type: ignore[arg-type]
+    assert ConditionalMLP(6, 20, 3, rate=0.2, **options).gater.rate == 0.2  # type: ignore[arg-type]
+    assert ConditionalMLP(6, 20, 3, bottleneck=4, unit=StraightThrough()).gater.rate == 0.1

@@ -296,7 +296,9 @@ def test_too_few_samples(name: str, samples: int) -> None:
     assert issubclass(cls, ManySamples)
     if samples == 1 and cls.fewest == 1:
         return
-    with pytest.raises(ValueError, match=rf"{name} expected at least {cls.fewest} samples, got"):
+    with pytest.raises(
+        ValueError, match=rf"{name} expected a whole number of at least {cls.fewest}"
+    ):
         cls(samples)
 
 

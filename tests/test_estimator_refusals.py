@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from hardgate import exact_gradient, expectation
+from hardgate import ReinMax, exact_gradient, expectation
 from hardgate.estimators import NVIL, RELAX, RLOO, Estimator, LinearCV, QuadraticCV
 from hardgate.lab.problems import PROBLEMS
 from tests.estimator_cases import CASES, draw, each_form, each_learning, leaf, warm
@@ -228,3 +228,11 @@ def test_no_units_at_all() -> None:
         assert (
             draw(CASES[name](), lambda b: b.sum(-1), torch.zeros(3, 0)).value.tolist() == [0.0] * 3
         )
+
+
+def test_a_unit_in_evaluation_mode_does_not_sample() -> None:
+    a = torch.zeros(2, 3, requires_grad=True)
+    with pytest.raises(ValueError, match=r"a unit that samples, got ReinMax in evaluation mode"):
+        expectation(lambda b: b.sum(-1), a, ReinMax().eval())
+    unit = ReinMax(eval_mode="sample").eval()
+    assert set(expectation(lambda b: b.sum(-1), a, unit).tolist()) <= {0.0, 1.0, 2.0, 3.0}

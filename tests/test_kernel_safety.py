@@ -86,7 +86,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"w_in": ONES(1, 12, 7)}, ValueError, "got the shapes (5, 7), (5, 12), (1, 12, 7), (3, 12)"),
     ({"w_in": ONES(0, 7)}, ValueError, "width that divides the 0 hidden units, got 12"),
     ({"b_in": ONES(1)}, ValueError, "b_in expected shape [hidden], here (12,), got (1,)"),
-    ({"w_out": ONES(12, 3)}, ValueError, "w_out expected shape [out, hidden], here (12, 12)"),
+    ({"w_out": ONES(12, 3)}, ValueError, "w_out expected shape [out, hidden] with 12 hidden"),
     ({"w_out": torch.tensor(1.0)}, ValueError, "got the shapes (5, 7), (5, 12), (12, 7), ()"),
     ({"b_out": ONES(1, 3)}, ValueError, "b_out expected shape [out], here (3,), got (1, 3)"),
     ({"probe": ONES(5, 1)}, ValueError, "probe expected shape of gates, here (5, 12), got (5, 1)"),
@@ -443,7 +443,8 @@ import sys, pytest
 from hardgate.kernels import vectors
 assert vectors.VECTOR == 32
 chosen = "shapes or blocks or large or leak or infinity"
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-k", chosen, "tests/test_kernels.py"]))
+files = ["tests/test_kernels.py", "tests/test_kernel_memory.py"]
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-k", chosen, *files]))
 """
 
 

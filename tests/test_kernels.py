@@ -179,7 +179,7 @@ def test_large_layers(name: str, B: int, relu: bool) -> None:
     got = computed(case, "sparse")
     errors = {k: error(got[k], expected[k]) for k in got}
     assert max(errors.values()) <= 3e-5, errors
-    with torch.no_grad():  # B = 1: a kernel of its own
+    with torch.no_grad():
         y = call(case.tensors(), "sparse", relu)
     assert error(y, expected["y"]) <= 3e-5
 

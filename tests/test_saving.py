@@ -19,11 +19,13 @@ from hardgate.saving import LoadError, load, save
 
 def _network(unit: str = "Rectifier()", dtype: torch.dtype | None = None) -> nn.Sequential:
     make = UNITS[unit]
+    steered = not make().never_off and not make().needs_loss
+    controller = AdaptiveL1(0.2, step=0.3) if steered else None
     return nn.Sequential(
         nn.Flatten(),
         ConditionalMLP(8, 32, 4, bottleneck=4, unit=make(), block_size=4, activation="relu"),
         nn.Tanh(),
-        ConditionalLinear(4, 6, bottleneck=3, unit=make(), sparsity=AdaptiveL1(0.2, step=0.3)),
+        ConditionalLinear(4, 6, bottleneck=3, unit=make(), sparsity=controller),
         nn.Linear(6, 2, bias=False),
     ).to(dtype)
 
@@ -196,3 +198,20 @@ def test_a_wrapper_is_told_what_to_save(wrap: Any, inner: str, tmp_path: Path) -
         save(wrapped, path)
     save(getattr(wrapped, inner), path)
     assert isinstance(load(path), nn.Sequential)
+
+
+@pytest.mark.parametrize(
+    ("model", "place", "classes", "error", "words"),
+    [
+        ({}, "m", (), TypeError, "save expected a model, an nn.Module, got dict"),
+        (nn.ReLU(), "no/m", (), FileNotFoundError, "which is no folder"),
+        (nn.ReLU(), "", (), FileNotFoundError, "a folder"),
+        (nn.ReLU(), "m", nn.Conv2d, TypeError, r"a list of them, got one. Write \[Conv2d\]"),
+    ],
+)
+def test_save_says_what_it_expected(
+    model: Any, place: str, classes: Any, error: type[Exception], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=words):
+        save(model, tmp_path / place, classes=classes)
+    assert not list(tmp_path.iterdir())

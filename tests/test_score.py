@@ -373,7 +373,7 @@ def test_another_number_of_units_is_refused(widths: tuple[int, int]) -> None:
     """Also where it would broadcast, and where one module serves two layers."""
     message = (
         f"expected the {widths[0]} units that it was first used with, got {widths[1]}. "
-        r"Give each layer a StochasticBinary\(\) of its own"
+        r"Give each layer a unit or an estimator of its own"
     )
     unit, shared, fixed = StochasticBinary(), StochasticBinary(), StochasticBinary("mean")
     charge(unit, leaf(4, widths[0]), torch.rand(4), torch.rand(4, widths[0]))

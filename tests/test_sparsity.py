@@ -92,9 +92,23 @@ def test_kl_is_stable_at_extremes_and_still_pulls(name: str, dtype: torch.dtype)
 
 def test_kl_refuses_units_without_a_smooth_probability() -> None:
     a = randn(4, 3).requires_grad_()
-    for unit in (Rectifier(), StraightThrough(sample=False), hardgate.Sigmoid()):
+    for unit in (Rectifier(), StraightThrough(sample=False)):
         with pytest.raises(ValueError, match=r"varies smoothly.*AdaptiveL1.*FiringRate"):
             KLTarget(0.1, 1.0)(unit, a, unit(a))
+
+
+@pytest.mark.parametrize("control", [KLTarget(0.1, 1.0), AdaptiveL1(0.1), FiringRate(0.1)])
+@pytest.mark.parametrize("name", ["Sigmoid()", 'Sigmoid("gaussian")', "BinaryConcrete()"])
+def test_controllers_refuse_units_that_are_never_off(name: str, control: Controller) -> None:
+    unit, a = UNITS[name](), randn(4, 3).requires_grad_()
+    with pytest.raises(ValueError, match=r"expected a unit that can be off.*never zero"):
+        control(unit, a, unit(a))
+
+
+def test_l1_refuses_units_whose_h_has_no_gradient() -> None:
+    unit, a = hardgate.StochasticBinary(), randn(4, 3).requires_grad_()
+    with pytest.raises(ValueError, match=r"AdaptiveL1 expected a unit that back-propagates"):
+        AdaptiveL1(0.1)(unit, a, unit(a))
 
 
 def test_kl_with_beta_noise_counts_what_is_really_on() -> None:

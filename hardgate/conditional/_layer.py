@@ -33,7 +33,7 @@ class ConditionalLayer(nn.Module, ABC):
         block_size: int,
         backend: Backend,
         activation: Activation,
-        rate: float,
+        rate: float | None,
         sparsity: Controller | None,
         init: Init,
         device: torch.device | str | None,
@@ -43,8 +43,9 @@ class ConditionalLayer(nn.Module, ABC):
         at_least_one("block_size", block_size)
         if at_least_one("hidden_features", hidden_features) % block_size:
             raise ValueError(
-                f"block_size={block_size} expected a multiple of it as the number of experts, got "
-                f"{hidden_features}. Write {-(-hidden_features // block_size) * block_size}."
+                f"hidden_features expected a multiple of block_size={block_size}, got "
+                f"{hidden_features}. Write hidden_features="
+                f"{-(-hidden_features // block_size) * block_size}, or another block_size."
             )
         self.block_size = block_size
         self.backend: Backend = one_of("backend", backend, get_args(Backend))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Literal, get_args
 
 import torch
@@ -10,6 +11,7 @@ from torch._C import _functorch as functorch
 
 from hardgate.conditional._weights import weights_of
 from hardgate.conditional.start import sparse_, starting_bias
+from hardgate.kernels.compiler import tracing
 from hardgate.kernels.gate_linear import gate_linear
 from hardgate.kernels.gater import Rectify, gater_network
 from hardgate.kernels.update import Update
@@ -22,6 +24,7 @@ from hardgate.units._unit import NoiseTensors, one_of
 Init = Literal["auto", "uniform", "sparse"]
 
 _EXAMPLES = 200  # N(0, 1) inputs on which the starting biases are found
+_ENOUGH = 1000  # gates that tell how many are on
 
 
 class Gater(Steered):
@@ -33,13 +36,17 @@ class Gater(Steered):
     yours, `hardgate.start_gates_(model, x)` for a stack. Units that are never off (`Sigmoid`)
     start at d = 0.
 
+    In evaluation mode a gate is on where a lies above the unit's threshold. Until
+    `hardgate.calibrate_thresholds(model, batches, rate)` has set it, that is a > 0 for most units,
+    and nearly all gates of a sparse layer are off (App. A.3).
+
     Args:
         in_features: the width of x.
         gates: the number of gates.
         bottleneck: the width of the hidden layer; 400 for 2000 gates in the paper. The gater is
             computed densely, so this bounds what a conditional layer can save.
         unit: a unit of its own for each gater.
-        rate: the fraction of gates that are on at the start.
+        rate: the fraction of gates that are on at the start; None for the controller's, or 0.1.
         sparsity: a controller that keeps them there; `hardgate.sparsity_loss(model)` collects its
             penalty.
         init: of V. `"uniform"`, `"sparse"`, or `"auto"`: sparse for `NoisyRectifier` and
@@ -63,7 +70,7 @@ class Gater(Steered):
         bottleneck: int,
         unit: Unit,
         *,
-        rate: float = 0.1,
+        rate: float | None = None,
         sparsity: Controller | None = None,
         init: Init = "auto",
         device: torch.device | str | None = None,
@@ -78,12 +85,14 @@ class Gater(Steered):
         sizes = {"in_features": in_features, "gates": gates, "bottleneck": bottleneck}
         for name, size in sizes.items():
             at_least_one(name, size)
-        self.rate = fraction("rate", rate)
+        wanted = 0.1 if sparsity is None else sparsity.rate
+        self.rate = fraction("rate", wanted if rate is None else rate)
         self.init: Init = one_of("init", init, get_args(Init))
         self.hidden = nn.Linear(in_features, bottleneck, device=device, dtype=dtype)
         self.output = nn.Linear(bottleneck, gates, device=device, dtype=dtype)
         self.unit = unit
         self.update: Update | None = None  # set by FusedSGD
+        self._looked = False
         self.reset_parameters()
 
     def forward(
@@ -109,6 +118,8 @@ class Gater(Steered):
             noise = self.unit.sample_noise(a) if sampling else None
         h: Tensor = self.unit(a, noise)
         self.steer(self.unit, a, h)
+        if not (sampling or self._looked):
+            self._look(h)
         return (h, _probe(self.unit, a, noise)) if with_probe else h
 
     def pre_activation(self, x: Tensor) -> Tensor:
@@ -138,6 +149,25 @@ class Gater(Steered):
             and not torch.compiler.is_compiling()
             and functorch.peek_interpreter_stack() is None
         )
+
+    def _look(self, h: Tensor) -> None:
+        """Warn, once, where evaluation closes most gates because nobody set the threshold (A.3)."""
+        unit = self.unit
+        if tracing() or functorch.peek_interpreter_stack() is not None or _hooked(unit):
+            return  # the hook may be calibrate_thresholds'
+        self._looked = True
+        untouched = unit.threshold.dim() == 0 and unit.threshold == unit.natural_threshold
+        if unit.eval_mode != "threshold" or h.numel() < _ENOUGH or not untouched:
+            return
+        density = int(torch.count_nonzero(h)) / h.numel()
+        if density < self.rate / 2:
+            warnings.warn(
+                f"{100 * density:.2g} % of the gates are on in evaluation mode, where training had "
+                f"some {100 * self.rate:.2g} %: the threshold is still where it started. Write\n"
+                f"    hardgate.calibrate_thresholds(model, [x], rate={self.rate:g})\n"
+                "with training data x, once the model is trained.",
+                stacklevel=5,
+            )
 
     def _rectify(self, a: Tensor) -> Tensor:
         assert isinstance(self.unit, NoisyRectifier)

@@ -44,7 +44,7 @@ class ConditionalLinear(ConditionalLayer):
         block_size: int = 1,
         backend: Backend = "auto",
         activation: Activation = "linear",
-        rate: float = 0.1,
+        rate: float | None = None,
         sparsity: Controller | None = None,
         init: Init = "auto",
         device: torch.device | str | None = None,

@@ -22,7 +22,8 @@ class ConditionalMLP(ConditionalLayer):
     `layer.experts.load_state_dict(nn.Linear(784, 2000).state_dict())`, and the other way.
     Experts and output start uniform ±√(6/(fan_in + fan_out)), biases zero; the gater as
     `hardgate.Gater` says, with a fraction `rate` of the gates on. Layers stack: the output of one
-    is the input of the next.
+    is the input of the next. Before evaluation mode, `hardgate.calibrate_thresholds` sets the
+    threshold at which as many gates are on as in training.
 
     Args:
         in_features: the width of x.
@@ -60,7 +61,7 @@ class ConditionalMLP(ConditionalLayer):
         block_size: int = 1,
         backend: Backend = "auto",
         activation: Activation = "linear",
-        rate: float = 0.1,
+        rate: float | None = None,
         sparsity: Controller | None = None,
         init: Init = "auto",
         device: torch.device | str | None = None,

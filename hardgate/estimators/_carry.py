@@ -15,17 +15,16 @@ from hardgate.estimators._refusals import SECOND, first_derivative_only
 def carry(value: Tensor, g: Tensor, logits: Tensor) -> Tensor:
     """`value`, with the gradient g at `logits`, and NaN for examples with a NaN logit.
 
-    A node of the graph of its own where that is possible: a fifth of the time that the estimators
-    with one evaluation take besides f. `torch.compile`, `torch.func`, `vmap` and forward mode see
-    additions and products only.
+    What is added is a node of the graph of its own where that is possible: a fifth of the time that
+    the estimators with one evaluation take besides f. `torch.compile`, `torch.func`, `vmap` and
+    forward mode see additions and products only.
     """
-    value, g = value + spoilt(logits.detach()), g.detach().to(logits.dtype)
     transformed = functorch.get_dynamic_layer_stack_depth() or forward_ad._current_level >= 0
     if not torch.compiler.is_compiling() and not transformed:
-        carried: Tensor = _Carry.apply(value, g, logits)  # type: ignore[no-untyped-call]
-        return carried
-    carried = (g * logits).sum(-1)
-    carried.detach().zero_()  # only its gradient counts (0·a is not 0 at a = ±∞)
+        carried: Tensor = _Carry.apply(g.detach(), logits)  # type: ignore[no-untyped-call]
+        return value + carried
+    carried = (g.detach().to(logits.dtype) * logits).sum(-1)
+    carried.detach().copy_(spoilt(logits.detach()))  # only its gradient counts (0·∞ is not 0)
     first_derivative_only(carried)
     return value + carried
 
@@ -39,13 +38,13 @@ def spoilt(a: Tensor) -> Tensor:
 
 class _Carry(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, value: Tensor, g: Tensor, logits: Tensor) -> Tensor:
+    def forward(ctx: Any, g: Tensor, logits: Tensor) -> Tensor:
         ctx.save_for_backward(g)
-        return value.view_as(value)
+        return spoilt(logits).to(g.dtype)
 
     @staticmethod
-    def backward(ctx: Any, dv: Tensor) -> tuple[Tensor, None, Tensor]:
+    def backward(ctx: Any, dv: Tensor) -> tuple[None, Tensor]:
         if torch.is_grad_enabled():
             raise RuntimeError(SECOND)
         (g,) = ctx.saved_tensors
-        return dv, None, (dv.unsqueeze(-1) * g).to(g.dtype)
+        return None, dv.unsqueeze(-1) * g  # which autograd narrows to the logits' dtype

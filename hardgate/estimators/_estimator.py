@@ -145,7 +145,8 @@ class ManySamples(Estimator, ABC):
         super().__init__(adapt=adapt)
         if not isinstance(samples, int) or samples < self.fewest:
             raise ValueError(
-                f"{type(self).__name__} expected at least {self.fewest} samples, got {samples!r}. "
+                f"{type(self).__name__} expected a whole number of at least {self.fewest} samples, "
+                f"got {samples!r}. "
                 f"Write {type(self).__name__}(samples={self.fewest})."
             )
         self.samples = samples
@@ -165,7 +166,8 @@ def sample(p: Tensor, u: Tensor) -> Tensor:
 
 def below(x: Tensor, y: Tensor) -> Tensor:
     """1[x < y], as a number of y's dtype."""
-    if functorch.get_dynamic_layer_stack_depth():  # vmap has no rule for out=
+    if functorch.get_dynamic_layer_stack_depth() or torch.compiler.is_compiling():
+        # neither has a rule for out=
         return (x < y).to(y.dtype)
     out = torch.empty(0, dtype=y.dtype, device=y.device)
     return torch.lt(x, y, out=out)  # a fifth of the time of (x < y).to(y.dtype)
@@ -197,8 +199,3 @@ def gradient_of(losses: Tensor, x: Tensor, *, create_graph: bool = False) -> Ten
             "another with needs_gradient_of_f = False."
         )
     return gradient
-
-
-def leave_one_out(x: Tensor) -> Tensor:
-    """The mean over the other samples, for every sample: `[K, ...]` → `[K, ...]`."""
-    return (x.sum(0) - x) / (len(x) - 1)

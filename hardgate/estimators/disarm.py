@@ -32,10 +32,13 @@ class DisARM(Estimator):
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
         b = antithetic(a, single(noise))
         losses = losses_of(f, b)
-        first, second = losses.detach().unsqueeze(-1)
-        # (-1)^b̃ 1[b ≠ b̃] = b - b̃
-        g = 0.5 * (first - second) * (b[0] - b[1]) * torch.sigmoid(a.abs())
-        return Estimate(losses.mean(0), g)
+        return Estimate(losses.mean(0), pair_gradient(a, b, losses.detach()))
+
+
+def pair_gradient(a: Tensor, b: Tensor, L: Tensor) -> Tensor:
+    """g from a pair b `[2, ..., D]` and its losses `[2, ...]`; (-1)^b̃ 1[b ≠ b̃] = b - b̃."""
+    difference = (L[0] - L[1]).unsqueeze(-1)
+    return 0.5 * difference * (b[0] - b[1]) * torch.sigmoid(a.abs())
 
 
 def antithetic(a: Tensor, u: Tensor) -> Tensor:

@@ -30,7 +30,8 @@ def expectation(
             dropout inside f see all of them at once.
         logits: a, `[..., D]`.
         estimator: one of `hardgate.ESTIMATORS`; or a unit that back-propagates through its one
-            sample, like `hardgate.StraightThrough()`.
+            sample, like `hardgate.StraightThrough()`. The value is then f at its h: for units that
+            are not Bernoulli(σ(a)), like `hardgate.NoisyRectifier()`, an objective of their own.
         generator: of the noise; torch's own if None.
         context: the input `[..., C]` that the logits were computed from, for estimators with
             `uses_context`.
@@ -55,7 +56,9 @@ def expectation(
 
 def _check(logits: Tensor, estimator: object, context: Tensor | None) -> None:
     if not isinstance(logits, Tensor) or not logits.is_floating_point() or logits.dim() == 0:
-        got = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
+        got = type(logits).__name__
+        if isinstance(logits, Tensor):
+            got = f"{logits.dtype} of shape {tuple(logits.shape)}"
         raise TypeError(f"expectation expected floating point logits [..., D], got {got}.")
     if isinstance(estimator, type):
         raise TypeError(
@@ -66,6 +69,11 @@ def _check(logits: Tensor, estimator: object, context: Tensor | None) -> None:
         raise TypeError(
             "expectation expected an estimator of hardgate.ESTIMATORS or a unit, "
             f"got {type(estimator).__name__}. Write estimator=hardgate.estimators.DisARM()."
+        )
+    if isinstance(estimator, Unit) and not (estimator.training or estimator.eval_mode == "sample"):
+        raise ValueError(
+            f"expectation expected a unit that samples, got {type(estimator).__name__} in "
+            "evaluation mode. Write estimator=unit.train(), or Unit(eval_mode='sample')."
         )
     if isinstance(estimator, Unit) and estimator.needs_loss:
         raise ValueError(

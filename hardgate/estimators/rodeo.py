@@ -12,11 +12,10 @@ from hardgate.estimators._estimator import (
     Loss,
     ManySamples,
     Noise,
-    leave_one_out,
     sample,
     value_and_gradient,
 )
-from hardgate.estimators._leave_one_out import rloo, weighted
+from hardgate.estimators._leave_one_out import leave_one_out, rloo, weighted
 from hardgate.units._unit import single
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise
 from hardgate.estimators._flips import draw_unit, flip
 from hardgate.estimators.bitflip import flip_gradient
-from hardgate.estimators.disarm import antithetic
+from hardgate.estimators.disarm import antithetic, pair_gradient
 from hardgate.exact import losses_of
 from hardgate.noise import uniform
 
@@ -52,12 +52,12 @@ class UGC(Estimator):
         chosen = draw_unit(weight, v)
         b = antithetic(a, u)
         losses = losses_of(f, b)
-        first, second = losses.detach().unsqueeze(-1)
-        of_pair = 0.5 * (first - second) * (b[0] - b[1]) * torch.sigmoid(a.abs())
+        L = losses.detach()
+        of_pair = pair_gradient(a, b, L)
         with torch.no_grad():  # flip_j b is no sample of b: it has no part in the value
             flipped = losses_of(f, flip(b[0], chosen)).unsqueeze(-1)
         choices = weight.sum(-1, keepdim=True)
-        of_flip = choices * chosen * flip_gradient(a, b[0], flipped - first)
+        of_flip = choices * chosen * flip_gradient(a, b[0], flipped - L[0].unsqueeze(-1))
         return Estimate(losses.mean(0), torch.where(rare, of_flip, of_pair))
 
     def extra_repr(self) -> str:

@@ -74,8 +74,10 @@ def check(
         )
     if b_in is not None and b_in.shape != (hidden,):
         raise _wrong("b_in", b_in, "[hidden]", (hidden,))
-    if outer[1] != hidden:
-        raise _wrong("w_out", w_in if w_out is None else w_out, "[out, hidden]", (outer[0], hidden))
+    if w_out is not None and outer[1] != hidden:
+        raise ValueError(
+            f"w_out expected shape [out, hidden] with {hidden} hidden units, got {tuple(outer)}."
+        )
     if b_out is not None and (w_out is None or b_out.shape != outer[:1]):
         raise _wrong("b_out", b_out, "[out]", outer[:1] if w_out is not None else ())
     if probe is not None and probe.shape != gated:

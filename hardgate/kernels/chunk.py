@@ -236,7 +236,12 @@ def weigh(out, c, ld, K, x, low, high, begin, example, scaled, lr, most, zero):
     cache holds is written past them: else each line would be read first.
     """
     n, size = x.shape[1], c.itemsize
-    past = size * out.size >= LARGE and at(out) % vectors.VECTOR == size * n % vectors.VECTOR == 0
+    # Shorter vectors in tiles would write parts of lines, which is slower than to read them first.
+    past = (
+        size * out.size >= LARGE
+        and at(out) % vectors.VECTOR == size * n % vectors.VECTOR == 0
+        and (K < 4 or vectors.WHOLE_LINES)
+    )
     for j in range(high - low):
         p, count, u = begin[j], begin[j + 1] - begin[j], (low + j) * K
         i, address = at(example) + 4 * p, at(out) + size * u * n

@@ -81,7 +81,7 @@ def back(
     c of z = tanh(s + c), the gradient of s takes the place of that of z, and c's is the fourth.
     """
     z, da = z.to(w.dtype), da.to(w.dtype)  # which autocast made half as precise
-    in_place = step is None or (w.is_contiguous() and b.is_contiguous())
+    in_place = step is None or all(t is None or t.is_contiguous() for t in (w, b, c))
     kernel = da.is_cpu and w.dtype in (torch.float32, torch.float64) and plain(z, w, da)
     enough = da.numel() * z.shape[1] >= max(1, SMALL) and kernel and in_place
     if enough and unavailable() is None and density(da) <= break_even(len(da)):

@@ -27,6 +27,7 @@ LANES = VECTOR // 4  # numbers in a vector, at most
 _SHORT = 4  # numbers in a vector for what is left of a row: one at a time, 15 take as long as 240
 TILE = 6 if _AVX512 else 3  # times 4 sums, what they are of and a factor fill 32 or 16 registers
 _LINE = 64  # bytes of a cache line
+WHOLE_LINES = VECTOR == _LINE
 _NEAR, _FAR = 3, 1  # how close to bring memory that is asked for: all caches; not the smallest
 
 _INT, _INDEX, _BF16 = ir.IntType(64), ir.IntType(32), ir.IntType(16)
@@ -190,9 +191,9 @@ def _void(integers, *zeros):
 def dots(U, most, far) -> Any:
     """out[u, r] = w[u] · x[i[r]] + bias[u] for U rows of w and 0 ≤ r < count, count > 0.
 
-    Meanwhile it asks for as many rows at the address `ahead`, which are next; with `far`, for
-    weights beyond the caches, also for those at `also`, whose length is lda: into the larger
-    cache, as the smallest is full of x. `kind` is that of w and of both.
+    Meanwhile it asks for as many rows at the address `ahead`, which are next; with `far` also for
+    those at `also`, of length lda, which are read after these: into the larger cache, as the
+    smallest is full of x. `kind` is that of w and of both.
     """
 
     @intrinsic

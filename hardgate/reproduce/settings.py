@@ -21,7 +21,7 @@ _RANGES = (
     ("momentum momentum_start input_dropout hidden_dropout average", 0.0, _ALMOST_ONE),
     ("lr gater_lr gater_init bottleneck_init expert_init out_init", 1e-12, 1e6),
     ("decay", 0.0, 1.0),
-    ("noise beta sparsity_weight", 0.0, 1e6),
+    ("noise beta sparsity_weight rho", 0.0, 1e6),
     ("max_norm bottleneck_max_norm gate_max_norm out_max_norm", 0.0, 1e6),
 )
 
@@ -77,6 +77,7 @@ class Settings:
     momentum: float = 0.0  # of SGD, from `momentum_epochs` on
     momentum_start: float = 0.5  # in the first epoch, where `momentum` is not 0; it rises linearly
     momentum_epochs: int = 20  # the epochs of that rise
+    rho: float = 0.0  # ρ of sharpness-aware minimisation, two passes a step; 0: plain SGD
     precision: str = "float32"  # of the products in training: "float32", or "bfloat16" by autocast
 
     def __post_init__(self) -> None:

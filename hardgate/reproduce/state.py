@@ -43,6 +43,7 @@ class Run:
         self.best: dict[str, Tensor] = {}
         self.curves: dict[str, list[float]] = {name: [] for name in CURVES}
         self.steps = 0
+        self._climbed: tuple[list[Tensor], list[Tensor]] | None = None
         self._begun = (0, time.perf_counter())
 
     @property
@@ -56,8 +57,27 @@ class Run:
             group["lr"] = group["scale"] * self.settings.learning_rate(self.epoch + part)
             group["momentum"] = self.settings.momentum_in(self.epoch)
 
+    @torch.no_grad()
+    def climb(self) -> None:
+        """After a backward pass: to the weights of most loss within ρ, seen from where they are.
+
+        The next backward pass finds the gradient there, and `step` takes it from where they were:
+        sharpness-aware minimisation (Foret, Kleiner, Mobahi & Neyshabur 2021).
+        """
+        weights: list[Tensor] = [p for p in self.model.parameters() if p.grad is not None]
+        gradients = [p.grad for p in weights if p.grad is not None]
+        norm = torch.stack(list(torch._foreach_norm(gradients))).norm().item()
+        way = list(torch._foreach_mul(gradients, self.settings.rho / max(norm, 1e-12)))
+        torch._foreach_add_(weights, way)
+        self.optimiser.zero_grad()
+        self._climbed = weights, way
+
     def step(self) -> None:
         """After the backward pass: move the weights, hold their norms, move their average."""
+        if self._climbed is not None:
+            with torch.no_grad():
+                torch._foreach_sub_(*self._climbed)
+            self._climbed = None
         self.optimiser.step()
         self.optimiser.zero_grad()
         self.steps += 1
@@ -153,7 +173,7 @@ def _part(tensors: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
 
 def _optimiser(model: Network, settings: Settings, share: Share) -> torch.optim.SGD:
     """FusedSGD where it can do what the settings ask for, else SGD; the gater has its own rate."""
-    plain = settings.momentum == 0 and share.world == 1
+    plain = settings.momentum == settings.rho == 0 and share.world == 1
     if isinstance(model, Gated) and plain:
         fused = FusedSGD(model, settings.lr, gater_lr=settings.lr * settings.gater_lr)
         for group, scale in zip(fused.param_groups, (1.0, settings.gater_lr), strict=True):

@@ -137,21 +137,28 @@ def _epoch(run: Run, train: Split, tell: Tell) -> tuple[float, float]:
     for step, batch in enumerate(batches):
         run.schedule(step / len(batches))
         index = share.take(batch)
-        logits = run.forward(train.x[index]).float()
-        losses = cross_entropy(logits, train.y[index], reduction="none")
-        (added,) = share.total(losses.detach().sum().item())
-        total, seen, own = total + added, seen + len(batch), own + len(index)
-        if not math.isfinite(total):  # before the backward pass, where FusedSGD steps
-            raise DivergedError(
-                f"the loss is {added / len(batch)} in epoch {run.epoch + 1}, step {step + 1}"
-            )
-        loss = share.weight() * (losses.mean() + score_loss(model, losses))
-        (loss + sparsity_loss(model)).backward()
+        x, y = train.x[index], train.y[index]
+        total, seen, own = total + _backward(run, x, y, step), seen + len(batch), own + len(index)
+        if run.settings.rho:
+            run.climb()
+            _backward(run, x, y, step)
         run.step()
         if time.monotonic() > told + _TELL_EVERY:
             told = time.monotonic()
             tell(_progress(run, step / len(batches), total / seen))
     return total / seen, share.total(model.density() * (own / seen))[0]
+
+
+def _backward(run: Run, x: Tensor, y: Tensor, step: int) -> float:
+    """Back-propagate the loss of this process's rows; the cross-entropy of all, summed."""
+    share, model = run.share, run.model
+    losses = cross_entropy(run.forward(x).float(), y, reduction="none")
+    (total,) = share.total(losses.detach().sum().item())
+    if not math.isfinite(total):  # before the backward pass, where FusedSGD steps
+        raise DivergedError(f"the loss is {total} in epoch {run.epoch + 1}, step {step + 1}")
+    loss = share.weight() * (losses.mean() + score_loss(model, losses))
+    (loss + sparsity_loss(model)).backward()
+    return total
 
 
 def _saved(

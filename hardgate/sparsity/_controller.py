@@ -38,6 +38,11 @@ class Controller(LazyState, ABC):
                 f"({type(unit).__name__}, {tuple(a.shape)}, {tuple(h.shape)}). "
                 "Write h = unit(a); penalty = controller(unit, a, h)."
             )
+        if unit.never_off:
+            raise ValueError(
+                f"{type(self).__name__} expected a unit that can be off, got {unit!r}, whose h is "
+                "never zero: there is no sparsity to control. Leave the controller out."
+            )
         if a.numel() == 0 and not active(self.synchronised):
             return a.sum()  # an empty batch says nothing, and moves nothing
         return self.penalty(unit, a, h)

@@ -58,6 +58,11 @@ class AdaptiveL1(Controller):
         self.register_buffer("weight", torch.tensor(positive("weight", weight)))
 
     def penalty(self, unit: Unit, a: Tensor, h: Tensor) -> Tensor:
+        if unit.needs_loss:
+            raise ValueError(
+                f"AdaptiveL1 expected a unit that back-propagates, got {type(unit).__name__}: no "
+                "gradient of |h| reaches its a. Use KLTarget or FiringRate."
+            )
         size = mean(examples(widen(h)).abs().sum(-1), self.synchronised)
         penalty = self.weight.clone() * size
         if self.training:

@@ -35,6 +35,7 @@ class Unit(LazyState, ABC):
     - `off_gradient`: what the gradient of an off unit needs. `"zero"`: nothing, it is zero;
       `"score"`: the scalar loss only; `"expert"`: ∂L/∂h, so whatever h gates must be
       evaluated even where it is off.
+    - `never_off`: h is never zero, so there is nothing to skip, and no sparsity to control.
 
     A unit with `needs_loss` keeps `records` and a `baseline` (see `StochasticBinary`), and its h
     is 1 with probability σ(a).
@@ -47,6 +48,7 @@ class Unit(LazyState, ABC):
     needs_loss: bool = False
     binary: bool
     off_gradient: OffGradient
+    never_off: bool = False
     records: Records  # these two only where `needs_loss`
     baseline: Baseline | None
     threshold: Tensor
@@ -130,6 +132,13 @@ def one_of(name: str, value: _S, allowed: tuple[_S, ...]) -> _S:
     if value not in allowed:
         choices = ", ".join(repr(v) for v in allowed)
         raise ValueError(f"{name} expected one of {choices}, got {value!r}.")
+    return value
+
+
+def flag(name: str, value: bool) -> bool:
+    """`value`, or an error if it is neither True nor False: an argument in the wrong place."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} expected True or False, got {value!r}.")
     return value
 
 

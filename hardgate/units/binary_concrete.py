@@ -42,6 +42,7 @@ class BinaryConcrete(Unit):
     unbiased = True
     binary = False
     off_gradient = "zero"
+    never_off = True
     natural_threshold: ClassVar[float] = -math.inf
 
     def __init__(self, temperature: float = 0.5, *, eval_mode: EvalMode = "threshold") -> None:

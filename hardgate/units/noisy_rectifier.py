@@ -51,6 +51,11 @@ class NoisyRectifier(Unit):
         eval_mode: EvalMode = "threshold",
     ) -> None:
         super().__init__(eval_mode=eval_mode)
+        if not isinstance(noise, str):
+            raise TypeError(
+                f"noise expected 'gaussian' or 'logistic', and its scale besides, got {noise!r}. "
+                "Write NoisyRectifier('gaussian', scale=2.0)."
+            )
         self.noise = NOISES[one_of("noise", noise, tuple(NOISES))](scale)
 
     def sample_noise(self, a: Tensor, generator: torch.Generator | None = None) -> Tensor:

@@ -12,7 +12,7 @@ from hardgate._state import proper_decay
 from hardgate.functional import widen
 from hardgate.noise import uniform
 from hardgate.units._bernoulli import BernoulliUnit
-from hardgate.units._unit import EvalMode, NoiseTensors, single
+from hardgate.units._unit import EvalMode, NoiseTensors, flag, single
 
 
 class ReinMax(BernoulliUnit):
@@ -55,7 +55,8 @@ class ReinMax(BernoulliUnit):
         eval_mode: EvalMode = "threshold",
     ) -> None:
         super().__init__(eval_mode=eval_mode)
-        self.control_variate, self.decay = control_variate, proper_decay(decay, 0.99)
+        self.control_variate = flag("control_variate", control_variate)
+        self.decay = proper_decay(decay, 0.99)
         self.control = Coefficient(0.0, per_unit=True, decay=decay) if control_variate else None
 
     def sample_noise(self, a: Tensor, generator: torch.Generator | None = None) -> Tensor:

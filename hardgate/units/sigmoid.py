@@ -46,7 +46,7 @@ class Sigmoid(Unit):
                 "noise expected None, 'gaussian' or a hardgate.noise.Noise, "
                 f"got {type(noise).__name__}. Write noise=hardgate.noise.Gaussian(0.5)."
             )
-        self.noise = noise
+        self.noise, self.never_off = noise, noise is None or noise.nonzero == 1
 
     def sample_noise(self, a: Tensor, generator: torch.Generator | None = None) -> NoiseTensors:
         return () if self.noise is None else self.noise.sample(a, generator)

@@ -9,7 +9,7 @@ from hardgate import functional
 from hardgate._relaxations import hard_sigmoid
 from hardgate.functional import indicator, surrogate, widen
 from hardgate.noise import uniform
-from hardgate.units._unit import EvalMode, NoiseTensors, Unit, positive, single
+from hardgate.units._unit import EvalMode, NoiseTensors, Unit, flag, positive, single
 
 
 class SlopeAnnealed(Unit):
@@ -50,7 +50,7 @@ class SlopeAnnealed(Unit):
     ) -> None:
         super().__init__(eval_mode=eval_mode)
         self.register_buffer("slope", torch.tensor(positive("slope", slope), dtype=torch.float32))
-        self.samples = sample
+        self.samples = flag("sample", sample)
 
     @torch.no_grad()
     def steepen_(self, by: float = 0.04, most: float = 5.0) -> None:
@@ -87,4 +87,4 @@ class SlopeAnnealed(Unit):
 
     def extra_repr(self) -> str:
         sample = "" if self.samples else "sample=False"
-        return ", ".join(filter(None, [sample, super().extra_repr()]))
+        return ", ".join(filter(None, [f"slope={self.slope:g}", sample, super().extra_repr()]))

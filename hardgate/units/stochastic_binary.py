@@ -27,7 +27,8 @@ class StochasticBinary(Unit):
     Args:
         baseline: L̄_i. `"optimal"`: the minimum-variance baseline of each unit, Cor. 1;
             `"mean"`: the mean loss; None: none. Or a `hardgate.baselines.Baseline`.
-        decay: of the baseline's moving averages; the authors used 0.9.
+        decay: of the baseline's moving averages; None for 0.9, as the authors used. A `Baseline`
+            has its own.
         eval_mode: see `hardgate.Unit`.
 
     Example:
@@ -52,16 +53,22 @@ class StochasticBinary(Unit):
         self,
         baseline: Literal["optimal", "mean"] | Baseline | None = "optimal",
         *,
-        decay: float = 0.9,
+        decay: float | None = None,
         eval_mode: EvalMode = "threshold",
     ) -> None:
         super().__init__(eval_mode=eval_mode)
         if isinstance(baseline, str):
-            baseline = BASELINES[one_of("baseline", baseline, tuple(BASELINES))](decay)
+            made = BASELINES[one_of("baseline", baseline, tuple(BASELINES))]
+            baseline = made(0.9 if decay is None else decay)
         elif baseline is not None and not isinstance(baseline, Baseline):
             raise TypeError(
                 "baseline expected 'optimal', 'mean', None or a hardgate.baselines.Baseline, "
                 f"got {type(baseline).__name__}."
+            )
+        elif baseline is not None and decay is not None:
+            raise ValueError(
+                f"decay expected a baseline by name, 'optimal' or 'mean', got {baseline!r}, which "
+                f"has its own. Write StochasticBinary({type(baseline).__name__}(decay={decay!r}))."
             )
         self.baseline = baseline
         self.records = Records()

@@ -12,7 +12,7 @@ from torch import Tensor
 from hardgate import functional
 from hardgate.functional import Placement, sqrt_sigmoid, widen
 from hardgate.noise import Noise, uniform
-from hardgate.units._unit import EvalMode, NoiseTensors, Unit, one_of, single
+from hardgate.units._unit import EvalMode, NoiseTensors, Unit, flag, one_of, single
 
 
 class StochasticTimesSmooth(Unit):
@@ -58,7 +58,7 @@ class StochasticTimesSmooth(Unit):
                 "StochasticTimesSmooth expected additive noise such as hardgate.noise.Beta(40.1) "
                 f"or None, got {noise!r}."
             )
-        self.corrected = corrected
+        self.corrected = flag("corrected", corrected)
         self.off_gradient = "expert" if corrected else "zero"
         self.noise = noise
         self.placement: Placement = one_of("placement", placement, get_args(Placement))

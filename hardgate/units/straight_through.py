@@ -10,7 +10,7 @@ from torch import Tensor
 from hardgate import functional
 from hardgate.functional import indicator, widen
 from hardgate.noise import uniform
-from hardgate.units._unit import EvalMode, NoiseTensors, Unit, one_of, single
+from hardgate.units._unit import EvalMode, NoiseTensors, Unit, flag, one_of, single
 
 OffUnits = Literal["exact", "sampled", "ignore"]
 
@@ -65,8 +65,8 @@ class StraightThrough(Unit):
         eval_mode: EvalMode = "threshold",
     ) -> None:
         super().__init__(eval_mode=eval_mode)
-        self.sigmoid_derivative = sigmoid_derivative
-        self.samples = sample
+        self.sigmoid_derivative = flag("sigmoid_derivative", sigmoid_derivative)
+        self.samples = flag("sample", sample)
         self.off_units: OffUnits = one_of("off_units", off_units, get_args(OffUnits))
         self.off_gradient = "zero" if off_units == "ignore" else "expert"
         if not 0 < off_rate < 1:

@@ -34,7 +34,7 @@ def _firing(results: Sequence[Result], axes: Axes) -> None:
     colour = LOOKS.get(results[0].row, OTHER).colour
     axes.bar(edges, counts, 1 / bins, align="edge", color=colour, linewidth=0)
     ends = [
-        f"{mean(values):.4g} {words}"
+        f"{_range(values)} {words}"
         for name, words in (("dead", "dead"), ("always_on", "always on"))
         if (values := over_seeds(results, name))
     ]
@@ -42,6 +42,12 @@ def _firing(results: Sequence[Result], axes: Axes) -> None:
     axes.set(xlim=(0, 1), xlabel="firing rate", ylabel="gates", yscale="log", ylim=(0.7, None))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_locator(NullLocator())
+
+
+def _range(counts: Sequence[float]) -> str:
+    """A count, or from the least to the most of several seeds."""
+    least, most = min(counts), max(counts)
+    return f"{least:g}" if least == most else f"{least:g}–{most:g}"
 
 
 def _heat(result: Result, axes: Axes) -> None:
