@@ -69,6 +69,24 @@ def test_equals_sgd_with_a_schedule(backend: Backend, layers: int, block: int) -
     assert all(moved)
 
 
+def test_biases_that_lie_apart_are_stepped_where_they_are() -> None:
+    """The kernels write rows; what lies between two numbers of a bias is not theirs."""
+    torch.manual_seed(0)
+    memory, x = torch.zeros(100), torch.randn(40, 30)
+    model = ConditionalMLP(30, 1000, 3, bottleneck=50, unit=hardgate.Rectifier())
+    model.gater.hidden.bias = nn.Parameter(memory[::2])
+    twin = copy.deepcopy(model)
+    for each, optimiser in (
+        (model, FusedSGD(model, lr=0.1)),
+        (twin, torch.optim.SGD(twin.parameters(), lr=0.1)),
+    ):
+        each(x).square().sum().backward()
+        optimiser.step()
+    torch.testing.assert_close(model.gater.hidden.bias, twin.gater.hidden.bias)
+    assert model.gater.hidden.bias.abs().min() > 0
+    assert not memory[1::2].any()
+
+
 @pytest.mark.parametrize("backend", ["sparse", "dense"])
 def test_max_norm_equals_sgd_then_max_norm(backend: Backend) -> None:
     class Limited(torch.optim.SGD):

@@ -11,15 +11,18 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from hardgate.reproduce import checkpoint, record
 from hardgate.reproduce.checkpoint import SaveError
 from hardgate.reproduce.data import Split
 from hardgate.reproduce.evaluate import Evaluation
 from hardgate.reproduce.record import MismatchError
-from hardgate.reproduce.settings import ROWS
+from hardgate.reproduce.settings import ROWS, settings_of
+from hardgate.reproduce.state import Run
 from hardgate.reproduce.train import DivergedError, Job, train
-from tests.tiny_runs import dataset, job, run, same_ends
+from tests.tiny_runs import SMALL, dataset, job, run, same_ends
 
 # What exercises every kind of hidden state: baselines, adaptive λ, momentum, averaged weights.
 STATES: list[tuple[str, dict[str, Any]]] = [
@@ -29,6 +32,7 @@ STATES: list[tuple[str, dict[str, Any]]] = [
     ("stochastic_times_smooth", {}),
     ("straight_through", {"sparsity": "rate"}),
     ("dense", {"momentum": 0.9}),
+    ("straight_through", {"rho": 0.1, "average": 0.9}),
 ]
 
 
@@ -88,6 +92,37 @@ def test_a_bottleneck_that_does_not_learn_stays(
     gater = "layer.gater."
     assert torch.equal(after[f"{gater}hidden.weight"], before[f"{gater}hidden.weight"]) != learns
     assert not torch.equal(after[f"{gater}output.weight"], before[f"{gater}output.weight"])
+
+
+def test_a_step_takes_the_gradient_of_the_worst_weights_near_by() -> None:
+    """w - lr ∇L(w + ρ ∇L(w)/‖∇L(w)‖), the norm over all weights; and w itself is back before."""
+    torch.manual_seed(0)
+    data, rho, lr = dataset(), 0.5, 0.1
+    plain = {"input_dropout": 0.0, "hidden_dropout": 0.0, "max_norm": 0.0}
+    run = Run(settings_of("dense", "quick", {**SMALL, **plain, "rho": rho}), data.train)
+    weights = list(run.model.parameters())
+
+    def gradients() -> list[Tensor]:
+        loss = cross_entropy(run.forward(data.train.x), data.train.y)
+        return list(torch.autograd.grad(loss, weights))
+
+    start = [w.detach().clone() for w in weights]
+    first = gradients()
+    norm = torch.cat([g.flatten() for g in first]).norm()
+    with torch.no_grad():
+        for w, g in zip(weights, first, strict=True):
+            w.add_(rho * g / norm)
+    second = gradients()
+    with torch.no_grad():
+        for w, s in zip(weights, start, strict=True):
+            w.copy_(s)
+    for then in (run.climb, lambda: run.schedule(0.0)):
+        cross_entropy(run.forward(data.train.x), data.train.y).backward()
+        then()
+    run.step()
+    for w, s, g in zip(weights, start, second, strict=True):
+        torch.testing.assert_close(w.detach(), s - lr * g)
+        assert (s - lr * g - w.detach()).abs().max() < 1e-3 * (lr * g).abs().max()
 
 
 def test_it_learns(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ ROWS: dict[str, tuple[str, dict[str, Any]]] = {
     "baseline": ("stochastic_binary", {"batch": 15, "momentum": 0.5}),
     "rate": ("best", {"batch": 15, "sparsity": "rate", "sparsity_weight": 0.1}),
     "dropout": ("dense", {"batch": 15}),
+    "sharpness": ("straight_through", {"batch": 15, "rho": 0.1}),
     "two noises": ("stochastic_times_smooth", {"batch": 15, "beta": 40.1}),
     # One image is left for the last batch: the first process has none.
     "nothing to do": ("stochastic_binary", {"batch": 199, "lr": 0.5}),

@@ -249,7 +249,10 @@ PAPER_ROWS = tuple(ROWS)[:7]
 
 # What a preset changes in every row.
 PRESETS: dict[str, dict[str, Any]] = {
-    "quick": {"epochs": 4, "decay_start": 1, "decay": 0.0, "average": 0.995, "beta": 0.0},
+    "quick": {
+        **{"epochs": 4, "decay_start": 1, "decay": 0.0},
+        **{"average": 0.995, "beta": 0.0, "rho": 0.0},
+    },
     "paper": {},
 }
 
