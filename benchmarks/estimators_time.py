@@ -5,9 +5,10 @@ B = 100, D = 200, f a 200-200-784 decoder. A training step with an estimator of 
 backward passes that it declares: to f's parameters, and with `needs_gradient_of_f` one more to b.
 The bound is 1.15. Both take turns of six calls each, in one process with one thread, and what
 counts are the medians of the last five, as in `hardgate bench`: what a training loop sees. The
-first call of a turn, which finds the caches as the other left them, is shown as *cold*. That the
-value is f's at the samples drawn, and that f was not evaluated more often than declared, is
-asserted before anything is timed. Run it on an idle machine:
+first call of a turn, which finds the caches as the other left them, is shown as *cold*. Freed
+memory stays with the process (`reuse_memory`), on both sides alike. That the value is f's at the
+samples drawn, and that f was not evaluated more often than declared, is asserted before anything is
+timed. Run it on an idle machine:
 
     python benchmarks/estimators_time.py [NAME…]
 """
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from hardgate import reuse_memory
 from hardgate.estimators import ESTIMATORS, Estimator, expectation
 from hardgate.lab.timing import Run, rounds
 
@@ -90,6 +92,7 @@ def plain(f: Loss, samples: Tensor, *, to_samples: bool) -> Callable[[], None]:
 def main() -> None:
     """Print the table: milliseconds, those of n plain evaluations, and the ratio."""
     torch.set_num_threads(1)
+    reuse_memory()
     f, a = problem()
     print(f"torch {torch.__version__}, 1 thread, B = {B}, D = {D}, f {D}-{HIDDEN}-{PIXELS}")
     print(

@@ -63,6 +63,8 @@ class Gater(Steered):
         Bengio, Léonard & Courville 2013, §5 and App. A.
     """
 
+    _looked: bool = False  # at what evaluation mode leaves on
+
     def __init__(
         self,
         in_features: int,
@@ -92,7 +94,6 @@ class Gater(Steered):
         self.output = nn.Linear(bottleneck, gates, device=device, dtype=dtype)
         self.unit = unit
         self.update: Update | None = None  # set by FusedSGD
-        self._looked = False
         self.reset_parameters()
 
     def forward(
