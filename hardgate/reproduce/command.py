@@ -156,7 +156,8 @@ def _write_list(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _cost(job: Job) -> int:
-    return _COST[job.row] * job.settings.epochs
+    passes = 2 if job.settings.rho else 1
+    return _COST[job.row] * job.settings.epochs * passes
 
 
 def _print(console: Console, message: str, style: str | None = None) -> None:

@@ -199,7 +199,7 @@ ROWS: dict[str, Settings] = {
     "noisy_rectifier": replace(
         _RECTIFIER, unit="noisy_rectifier", noise=1.0, epochs=30, decay_start=15
     ),
-    "straight_through": _STRAIGHT_THROUGH,
+    "straight_through": replace(_STRAIGHT_THROUGH, rho=0.6),
     "stochastic_times_smooth": replace(
         _GATED,
         unit="stochastic_times_smooth",
