@@ -48,6 +48,7 @@ def test_every_unit(name: str) -> None:
 def test_in_another_process(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = ConditionalMLP(784, 2000, 10, bottleneck=50, unit=hardgate.StraightThrough()).eval()
+    hardgate.calibrate_thresholds(model, [torch.randn(50, 784)])
     batch = torch.export.Dim("batch", min=1)
     program = torch.export.export(model, (torch.randn(6, 784),), dynamic_shapes=[{0: batch}])
     files = [str(tmp_path / name) for name in ("model.pt2", "inputs.pt", "outputs.pt")]

@@ -339,7 +339,7 @@ def test_other_arguments_are_checked() -> None:
 def test_reprs() -> None:
     assert repr(GRMCK(0.1, samples=3)) == "GRMCK(temperature=0.1, samples=3)"
     assert repr(GappedST(0.5)) == "GappedST(gap=0.5, temperature=1)"
-    assert repr(SlopeAnnealed(sample=False)) == "SlopeAnnealed(sample=False)"
+    assert repr(SlopeAnnealed(sample=False)) == "SlopeAnnealed(slope=1, sample=False)"
     assert repr(HardConcrete(0.5)) == "HardConcrete(temperature=0.5, gamma=-0.1, zeta=1.1)"
 
 

@@ -322,7 +322,7 @@ def test_wrong_number_of_noises(unit: Unit, count: int, message: str) -> None:
 NAMES = {**vars(hardgate), **vars(hardgate.noise)}
 WRONG_OPTIONS = {  # what is written: what is said
     'NoisyRectifier("cauchy")': "noise expected one of 'gaussian', 'logistic', got 'cauchy'",
-    "NoisyRectifier(Gaussian(2))": r"noise expected one of .*'logistic', got Gaussian\(2\)",
+    "NoisyRectifier(Gaussian(2))": r"noise expected .*, and its scale besides, got Gaussian\(2\)",
     "NoisyRectifier(scale=0)": r"Gaussian noise expected a positive scale, got 0. For no noise .* "
     r"use hardgate.Rectifier\(\)",
     'NoisyRectifier("logistic", -1)': "Logistic noise expected a positive scale, got -1",

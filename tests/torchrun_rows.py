@@ -8,7 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from hardgate.reproduce import share, train
+from hardgate.reproduce import share, together, train
 from tests.tiny_runs import dataset, job
 
 ROWS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -35,7 +35,7 @@ def main(folder: Path) -> None:
     vars(share)["synchronise_"] = lambda model: model
     row, changes = ROWS[APART]
     train.train(job(folder / "apart", row, **changes), data, _silent, _silent, part)
-    dist.destroy_process_group()
+    together.leave(0)
 
 
 def _silent(_: object) -> None:

@@ -120,7 +120,7 @@ class Gater(Steered):
         h: Tensor = self.unit(a, noise)
         self.steer(self.unit, a, h)
         if not (sampling or self._looked):
-            self._look(h)
+            self._look(a, h)
         return (h, _probe(self.unit, a, noise)) if with_probe else h
 
     def pre_activation(self, x: Tensor) -> Tensor:
@@ -151,8 +151,8 @@ class Gater(Steered):
             and functorch.peek_interpreter_stack() is None
         )
 
-    def _look(self, h: Tensor) -> None:
-        """Warn, once, where evaluation closes most gates because nobody set the threshold (A.3)."""
+    def _look(self, a: Tensor, h: Tensor) -> None:
+        """Warn, once, where evaluation closes gates that are on when sampled (A.3)."""
         unit = self.unit
         if tracing() or functorch.peek_interpreter_stack() is not None or _hooked(unit):
             return  # the hook may be calibrate_thresholds'
@@ -161,12 +161,13 @@ class Gater(Steered):
         if unit.eval_mode != "threshold" or h.numel() < _ENOUGH or not untouched:
             return
         density = int(torch.count_nonzero(h)) / h.numel()
-        if density < self.rate / 2:
+        sampled = unit.active_probability(a.detach()).float().mean().item()
+        if density < sampled / 2:
             warnings.warn(
-                f"{100 * density:.2g} % of the gates are on in evaluation mode, where training had "
-                f"some {100 * self.rate:.2g} %: the threshold is still where it started. Write\n"
-                f"    hardgate.calibrate_thresholds(model, [x], rate={self.rate:g})\n"
-                "with training data x, once the model is trained.",
+                f"{100 * density:.2g} % of the gates are on in evaluation mode, where sampled ones "
+                f"are on {100 * sampled:.2g} % of the time: the threshold is still where it "
+                "started. Once the model is trained, write\n    hardgate.calibrate_thresholds("
+                f"model, batches, rate={sampled:.2g})\nwith training data.",
                 stacklevel=5,
             )
 
