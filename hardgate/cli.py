@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -135,11 +136,17 @@ def facts_command(
     if as_markdown:
         typer.echo(f"{facts_table.markdown()}\n\n{facts_table.estimators_markdown()}")
         return
-    for columns, rows in (
-        (facts_table.COLUMNS, facts_table.facts()),
-        (facts_table.ESTIMATOR_COLUMNS, facts_table.estimator_facts()),
-    ):
-        out = Table(Column(columns[0], no_wrap=True), *columns[1:])
-        for row in rows:
-            out.add_row(*row)
-        console.print(out)
+    estimators = list(facts_table.estimator_facts())
+    _print_facts(facts_table.COLUMNS, facts_table.facts())
+    _print_facts(facts_table.ESTIMATOR_COLUMNS[:-1], (row[:-1] for row in estimators))
+    _print_facts(("estimator", "what it is"), ((row[0], row[-1]) for row in estimators))
+
+
+def _print_facts(columns: Iterable[str], rows: Iterable[tuple[str, ...]]) -> None:
+    """A table that keeps names whole in a narrow terminal."""
+    name, *others = columns
+    out = Table(Column(name, no_wrap=True), *others, box=None, padding=(0, 1, 0, 0))
+    for row in rows:
+        out.add_row(*row)
+    console.print(out)
+    console.print()

@@ -12,6 +12,7 @@ from torch import Tensor
 import hardgate
 from hardgate import AdaptiveL1, ConditionalMLP, FiringRate, KLTarget, score_loss, sparsity_loss
 from hardgate.sparsity._controller import Controller
+from tests.steering import steers
 from tests.test_transforms import TORCH_JIT
 
 CONTROLLERS: dict[str, Callable[[], Controller] | None] = {
@@ -27,18 +28,11 @@ QUICK = {
     ('StochasticBinary("optimal")', "FiringRate"),
     ("StochasticTimesSmooth()", "none"),
 }
-REFUSED = {  # by KLTarget, in eager mode too: their P(h ≠ 0) is a step or constant
-    "StraightThrough(sample=False)",
-    "Rectifier()",
-    "Sigmoid()",
-    'Sigmoid("gaussian")',
-    "BinaryConcrete()",
-}
 CASES = [
     pytest.param(unit, name, marks=[] if (unit, name) in QUICK else [pytest.mark.slow])
     for unit in UNITS
     for name in CONTROLLERS
-    if (unit in REFUSED, name) != (True, "KLTarget")
+    if name == "none" or steers(name, unit)
 ]
 
 

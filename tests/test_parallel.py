@@ -19,6 +19,7 @@ import hardgate
 from hardgate import UNITS, AdaptiveL1, ConditionalMLP, Controller, FiringRate, KLTarget
 from hardgate.estimators import NVIL, REBAR, RELAX, DoubleCV, Estimator
 from hardgate.reproduce.together import leave
+from tests.steering import steers
 
 WORLD, BATCH, FEATURES, EXPERTS, STEPS = 2, 8, 6, 24, 3
 
@@ -32,16 +33,7 @@ LEARNERS: dict[str, Callable[[], Estimator]] = {
     "REBAR": lambda: REBAR(learn_temperature=True),
     "RELAX": lambda: RELAX(learn_temperature=True),
 }
-# Units whose probability of being on is a step or a constant have no KL.
-NO_KL = {"Rectifier()", "StraightThrough(sample=False)"}
-CASES = [
-    (unit, control)
-    for unit in UNITS
-    for control in CONTROLLERS
-    if not (control == "KLTarget" and unit in NO_KL)
-    and not UNITS[unit]().never_off
-    and not (control == "AdaptiveL1" and UNITS[unit]().needs_loss)
-]
+CASES = [(unit, control) for unit in UNITS for control in CONTROLLERS if steers(control, unit)]
 
 
 def _data() -> tuple[Tensor, Tensor]:
