@@ -472,3 +472,10 @@ def test_the_rate_follows_the_controller() -> None:
     assert ConditionalMLP(6, 20, 3, **options).gater.rate == 0.3  # type: ignore[arg-type]
     assert ConditionalMLP(6, 20, 3, rate=0.2, **options).gater.rate == 0.2  # type: ignore[arg-type]
     assert ConditionalMLP(6, 20, 3, bottleneck=4, unit=StraightThrough()).gater.rate == 0.1
+
+
+def test_shapes_can_be_had_without_numbers() -> None:
+    with torch.device("meta"):
+        gater = Gater(6, 400, 4, hardgate.SlopeAnnealed()).eval()
+        assert gater(torch.empty(50, 6)).shape == (50, 400)
+    assert "SlopeAnnealed()" in repr(gater)

@@ -154,8 +154,9 @@ class Gater(Steered):
     def _look(self, a: Tensor, h: Tensor) -> None:
         """Warn, once, where evaluation closes gates that are on when sampled (A.3)."""
         unit = self.unit
-        if tracing() or functorch.peek_interpreter_stack() is not None or _hooked(unit):
-            return  # the hook may be calibrate_thresholds'
+        unreadable = h.is_meta or tracing() or functorch.peek_interpreter_stack() is not None
+        if unreadable or _hooked(unit):  # the hook may be calibrate_thresholds'
+            return
         self._looked = True
         untouched = unit.threshold.dim() == 0 and unit.threshold == unit.natural_threshold
         if unit.eval_mode != "threshold" or h.numel() < _ENOUGH or not untouched:

@@ -86,5 +86,6 @@ class SlopeAnnealed(Unit):
         return surrogate((x > threshold).to(x.dtype), hard_sigmoid(x, self.slope)).to(a.dtype)
 
     def extra_repr(self) -> str:
+        slope = "" if self.slope.is_meta else f"slope={self.slope:g}"
         sample = "" if self.samples else "sample=False"
-        return ", ".join(filter(None, [f"slope={self.slope:g}", sample, super().extra_repr()]))
+        return ", ".join(filter(None, [slope, sample, super().extra_repr()]))
