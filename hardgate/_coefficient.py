@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hardgate._across import total
-from hardgate._state import LazyState
+from hardgate._state import LazyState, decay_
 
 
 class Coefficient(LazyState):
@@ -35,8 +35,8 @@ class Coefficient(LazyState):
         """α, `[D]` or `[]`."""
         if self.numerator.numel() == 0:
             return self.numerator.new_tensor(self.start)
-        known = self.denominator > 0
-        return torch.where(known, self.numerator / self.denominator.where(known, 1.0), self.start)
+        # Where v was always zero the ratio is 0/0, or 1/0 if its square underflowed.
+        return (self.numerator / self.denominator).nan_to_num_(*[self.start] * 3)
 
     @torch.no_grad()
     def update(self, g: Tensor, v: Tensor) -> None:
@@ -57,8 +57,4 @@ class Coefficient(LazyState):
                 f"with, got {got}. Give each layer one of its own, and load only what the same "
                 "options have saved."
             )
-        num = self.decay * self.numerator + product.to(self.numerator.dtype)
-        den = self.decay * self.denominator + square.to(self.denominator.dtype)
-        finite = num.isfinite() & den.isfinite()  # one bad batch must not spoil all that follow
-        self.numerator.copy_(num.where(finite, self.numerator))
-        self.denominator.copy_(den.where(finite, self.denominator))
+        decay_((self.numerator, self.denominator), (product, square), self.decay)

@@ -63,8 +63,8 @@ def decay_(sums: tuple[Tensor, ...], by: tuple[Tensor, ...], decay: float) -> No
 
 
 def finite(x: Tensor) -> bool:
-    """Whether no entry is NaN or infinite: times zero, either is NaN; half the time of isfinite."""
-    return math.isfinite((x * 0).sum().item())
+    """Whether no entry is NaN or infinite, nor their sum: a third of the time of isfinite."""
+    return math.isfinite(x.sum().item())
 
 
 def proper_decay(decay: float, like: float = 0.9) -> float:

@@ -49,15 +49,14 @@ class Coefficients(LazyState):
         return torch.as_tensor(start + step).to(self.denominator)
 
     @torch.no_grad()
-    def update(self, g: Tensor, v: Tensor) -> None:
-        """Move the averages by estimates g `[..., D]` and control variates v `[R, ..., D]`."""
-        wide = self.denominator.dtype
-        v, g = v.flatten(1).to(wide), g.flatten().to(wide)
-        num, den = (total(x, self.synchronised) for x in (-(v @ g), v @ v.T))
-        decay_((self.numerator, self.denominator), (num, den), self.decay)
+    def update(self, estimates: Tensor) -> None:
+        """Move the averages by an estimate g and its control variates, `[1 + R, ..., D]`."""
+        rows = estimates.flatten(1).to(self.denominator.dtype)
+        gram = total(rows @ rows.T, self.synchronised)
+        decay_((self.numerator, self.denominator), (-gram[0, 1:], gram[1:, 1:]), self.decay)
 
 
-def combine(g: Tensor, coefficients: Tensor, v: Tensor) -> Tensor:
-    """g + Σ_r α_r v_r."""
-    control: Tensor = torch.tensordot(coefficients.to(v), v, 1)
-    return g + control
+def combine(estimates: Tensor, alpha: Tensor) -> Tensor:
+    """g + Σ_r α_r v_r of g, v_1…v_R, `[1 + R, ..., D]`."""
+    factors = torch.cat([alpha.new_ones(1), alpha]).to(estimates)
+    return (factors @ estimates.flatten(1)).view(estimates.shape[1:])

@@ -76,9 +76,15 @@ class Estimator(LazyState, ABC):
         """Whether this call may move `state`: without examples, in step with who has some."""
         return self.adapting and (losses.numel() > 0 or active(self.synchronised))
 
+    def count(self, x: Tensor) -> float:
+        """How many numbers x has in all processes; 1 for none."""
+        if not active(self.synchronised):
+            return max(1, x.numel())
+        return max(1.0, total(x.new_tensor(x.numel()), self.synchronised).item())
+
     def share_of_mean(self, x: Tensor) -> Tensor:
         """What this process's numbers add to the mean of x over all processes."""
-        return x.sum() / total(x.new_tensor(x.numel()), self.synchronised).clamp(min=1)
+        return x.sum() / self.count(x)
 
     def forward(
         self,

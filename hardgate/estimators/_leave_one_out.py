@@ -13,9 +13,12 @@ def rloo(L: Tensor, score: Tensor) -> Tensor:
 
     L_k - mean_{j≠k} L_j is K/(K-1) times L_k - mean_j L_j.
     """
-    axis = L.dim() - score.dim() + 1
-    centred = (L - L.mean(axis, keepdim=True)) / (len(score) - 1)
-    return weighted(centred, score)
+    return weighted(centred(L, L.dim() - score.dim() + 1), score)
+
+
+def centred(L: Tensor, axis: int = 0) -> Tensor:
+    """(L_k - mean_j L_j)/(K-1), K numbers along `axis`: what `rloo` gives each sample's score."""
+    return (L - L.mean(axis, keepdim=True)) / (L.shape[axis] - 1)
 
 
 def weighted(L: Tensor, score: Tensor) -> Tensor:
@@ -31,11 +34,22 @@ def weighted(L: Tensor, score: Tensor) -> Tensor:
     return total
 
 
+def summed(x: Tensor) -> Tensor:
+    """Σ_k x_k, `[K, ...]` → `[...]`; a few one by one, in half the time."""
+    if len(x) > _FEW:
+        return x.sum(0)
+    total = x[0]
+    for each in x[1:]:
+        total = total + each
+    return total
+
+
 def across(h: Tensor, score: Tensor) -> Tensor:
     """h_{-k}·(b_k - p) for every k, h_{-k} the mean over the others: `[K, ..., D]` → `[K, ...]`."""
-    return ((h.sum(0) * score).sum(-1) - (h * score).sum(-1)) / (len(h) - 1)
+    return ((summed(h) - h) * score).sum(-1) / (len(h) - 1)
 
 
 def leave_one_out(x: Tensor) -> Tensor:
     """The mean over the other samples, for every sample: `[K, ...]` → `[K, ...]`."""
-    return (x.sum(0) - x) / (len(x) - 1)
+    others = summed(x) - x
+    return others if len(x) == 2 else others / (len(x) - 1)

@@ -31,7 +31,7 @@ class Network(LazyState):
         self.adam = Adam(rate)
 
     def psi(self, x: Tensor) -> Tensor:
-        """ψ for inputs `[..., N]`, as a leaf of its own; made where there is none yet."""
+        """ψ for inputs `[..., N]`; made where there is none yet."""
         H, inputs = self.hidden, x.shape[-1]
         size = H * inputs + 2 * H + 1
         if self.weights.numel() == 0:
@@ -45,19 +45,30 @@ class Network(LazyState):
                 f"inputs that it was first used with, got {inputs}. Give each layer an estimator "
                 "of its own."
             )
-        return self.weights.detach().clone().requires_grad_()
+        return self.weights
 
     def forward(self, x: Tensor, psi: Tensor) -> Tensor:
         """Outputs `[...]` for inputs `[..., N]`."""
-        H, N = self.hidden, x.shape[-1]
-        W, b, w, c = psi.split([H * N, H, H, 1])
-        out: Tensor = torch.tanh(x.to(psi.dtype) @ W.view(H, N).T + b) @ w + c[0]
+        W, b, w, c = self._split(psi, x.shape[-1])
+        out: Tensor = torch.tanh(x.to(psi.dtype) @ W.T + b) @ w + c
         return out
 
-    def learn(self, loss: Tensor, psi: Tensor) -> None:
-        """One step down the gradient of `loss`, which was computed with `psi`."""
-        (gradient,) = torch.autograd.grad(loss, psi)
+    def pullback(self, x: Tensor, psi: Tensor, by: Tensor) -> Tensor:
+        """Σ by · ∂out/∂ψ for inputs `[..., N]` and factors `[...]`: a third of autograd's time."""
+        W, b, w, _ = self._split(psi, x.shape[-1])
+        x, by = x.to(psi.dtype).unsqueeze(0).flatten(0, -2), by.to(psi.dtype).flatten()
+        h = torch.tanh(torch.addmm(b, x, W.T))
+        back = torch.outer(by, w) * (1 - h * h)
+        return torch.cat([(back.T @ x).flatten(), back.sum(0), by @ h, by.sum(0, keepdim=True)])
+
+    def learn(self, gradient: Tensor) -> None:
+        """One step down a gradient by ψ."""
         self.adam.step(self.weights, gradient)
+
+    def _split(self, psi: Tensor, inputs: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        H = self.hidden
+        W, b, w, c = psi.split([H * inputs, H, H, 1])
+        return W.view(H, inputs), b, w, c[0]
 
     def extra_repr(self) -> str:
         return f"hidden={self.hidden}"

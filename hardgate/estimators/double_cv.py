@@ -15,7 +15,7 @@ from hardgate.estimators._estimator import (
     sample,
     value_and_gradient,
 )
-from hardgate.estimators._leave_one_out import across, rloo
+from hardgate.estimators._leave_one_out import across, rloo, summed
 from hardgate.units._unit import single
 
 
@@ -60,7 +60,7 @@ class DoubleCV(ManySamples):
         score = b - p
         c = across(gradient, score)
         g, v = rloo(torch.stack([losses.detach(), c]), score)
-        v = v - gradient.mean(0) * p * (1 - p)  # of mean zero
+        v = v - summed(gradient) * (p * (1 - p) / self.samples)  # of mean zero
         alpha = self.alpha.value()
         if self.adapting:
             self.alpha.update(g, v)

@@ -64,18 +64,16 @@ class NVIL(Estimator):
         p = torch.sigmoid(a)
         b = sample(p, single(noise))
         losses = losses_of(f, b)
-        L, psi, C = losses.detach(), None, torch.zeros_like(losses.detach())
+        beyond, x = losses.detach(), None
         if context is not None:
             x = context.detach().flatten(a.dim() - 1)  # [..., C]
-            psi = self.network.psi(x)
-            C = self.network(x, psi)
+            beyond = beyond - self.network(x, self.network.psi(x))
         c, s = self._running()
-        beyond = L - C  # with the network's graph, which learns
-        rest = beyond.detach() - c
-        if self.learns_from(L):
-            if psi is not None:
-                self.network.learn(self.share_of_mean((beyond - c).square()), psi)
-            self._move(beyond.detach())
+        rest = beyond - c
+        if self.learns_from(rest):
+            if x is not None:
+                self._learn(x, rest)
+            self._move(beyond)
         if self.normalise:
             rest = rest / max(1.0, s)
         return Estimate(losses, rest.unsqueeze(-1) * (b - p))
@@ -85,6 +83,11 @@ class NVIL(Estimator):
         n, r, square = self.sums.tolist()
         mean = r / max(n, 1e-30)
         return mean, max(0.0, square / max(n, 1e-30) - mean**2) ** 0.5
+
+    def _learn(self, x: Tensor, rest: Tensor) -> None:
+        """C_ψ by the mean of rest², rest = f - C_ψ(x) - c."""
+        by = rest * (-2 / self.count(rest))
+        self.network.learn(self.network.pullback(x, self.network.psi(x), by))
 
     def _move(self, rest: Tensor) -> None:
         r = rest.flatten().to(self.sums.dtype)

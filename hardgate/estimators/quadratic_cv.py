@@ -15,7 +15,7 @@ from hardgate.estimators._estimator import (
     sample,
     value_and_gradient,
 )
-from hardgate.estimators._leave_one_out import across, rloo
+from hardgate.estimators._leave_one_out import across, rloo, summed
 from hardgate.estimators._ratio import Ratio
 from hardgate.units._unit import single
 
@@ -71,25 +71,25 @@ class QuadraticCV(ManySamples):
         losses, gradient = value_and_gradient(f, b)
         score = b - p
         M, w = self.M.value(a, D, D), self.w.value(a, D)
-        M = 0.5 * (M + M.T)
+        M = (M + M.T).mul_(0.5)
         S, slope = quadratic(M, p, score)
         linear = (across(gradient, score), across(slope, score), score @ w)
         estimates = rloo(torch.stack([losses.detach(), *linear, S]), score)
-        g, control = estimates[0], estimates[1:]
-        for V, h in zip(control, (gradient.mean(0), slope.mean(0), w), strict=False):
-            V -= h * variance  # of mean zero from here on
+        sums = summed(gradient), summed(slope), self.samples * w
+        for V, h in zip(estimates[1:], sums, strict=False):
+            V.addcmul_(h, variance, value=-1 / self.samples)  # of mean zero from here on
         alpha = self.alpha.value()
         if self.adapting:
-            self.alpha.update(g, control)
+            self.alpha.update(estimates)
             self._move(gradient - slope, M, w, score, variance)
-        return Estimate(losses.mean(0), combine(g, alpha, control))
+        return Estimate(losses.mean(0), combine(estimates, alpha))
 
     def _move(self, rest: Tensor, M: Tensor, w: Tensor, score: Tensor, variance: Tensor) -> None:
         """M and w by the gradient that they leave: what they explain adds no noise to them."""
         D = score.shape[-1]
         rows, scores = (rest - w).flatten(0, -2), score.flatten(0, -2)
-        spread = variance.expand_as(score).sum_to_size(D)
-        self.M.update(rows.T @ scores + M * spread, spread)
+        spread = self.samples * variance.sum_to_size(D)
+        self.M.update(torch.addmm(M * spread, rows.T, scores), spread)
         self.w.update(rest.sum_to_size(D), spread.new_full((D,), len(rows)))
 
 
@@ -101,4 +101,4 @@ def quadratic(M: Tensor, p: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
     """
     diagonal, product = M.diagonal(), score @ M
     S = 0.5 * ((product - diagonal * score) * score).sum(-1)
-    return S, product + diagonal * (p - 0.5)
+    return S, torch.addcmul(product, diagonal, p - 0.5)

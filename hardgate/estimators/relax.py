@@ -74,7 +74,7 @@ class RELAX(Estimator):
         c, slope = relaxed_loss(f, at, log)
         g = losses.detach().unsqueeze(-1) * score  # REINFORCE
         v = at.control(c[1], slope, score)
-        psi = self.network.psi(a)
+        psi = self.network.psi(a).clone().requires_grad_()
         r = self._network_control(at, score, psi)
         out = g + self.eta.value() * v + r
         if self.learns_from(losses):
@@ -82,7 +82,7 @@ class RELAX(Estimator):
             # The variance, and the mean's square, which stays.
             variance = self.share_of_mean(out.square().sum(-1))
             self.temperature.learn(variance, log)
-            self.network.learn(variance, psi)
+            self.network.learn(*torch.autograd.grad(variance, psi))
         return Estimate(losses, out.detach())
 
     def _network_control(self, at: Relaxation, score: Tensor, psi: Tensor) -> Tensor:

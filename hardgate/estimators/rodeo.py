@@ -15,7 +15,7 @@ from hardgate.estimators._estimator import (
     sample,
     value_and_gradient,
 )
-from hardgate.estimators._leave_one_out import leave_one_out, rloo, weighted
+from hardgate.estimators._leave_one_out import centred, leave_one_out, summed, weighted
 from hardgate.units._unit import single
 
 
@@ -23,7 +23,8 @@ class RODEO(ManySamples):
     """RLOO plus Gibbs-Stein control variates of surrogates h, built from f at the other samples.
 
     For any h, (A_i h)(b) = q(b_i → 1-b_i)(h(flip_i b) - h(b)) has mean zero: both values of b_i,
-    weighed by their probability, less the one that was drawn. With the surrogates
+    weighed by their probability, less the one that was drawn. As q(b_i → 1-b_i) = |b_i - p_i| it
+    is -(b_i - p_i)(h(b_{i→1}) - h(b_{i→0})). With the surrogates
 
         h_k(y) = mean_{j≠k} φ(∇f(b_j)·(y - p)),  φ(t) = t and φ(t) = t²,
 
@@ -67,47 +68,40 @@ class RODEO(ManySamples):
 
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
         p = torch.sigmoid(a)
+        variance = p * torch.sigmoid(-a)
         b = sample(p, single(noise))  # [K, ..., D]
         losses, gradient = value_and_gradient(f, b)
-        score, sign = b - p, 1 - 2 * b
-        g = rloo(losses.detach(), score)
-        variance, own = p * torch.sigmoid(-a), (gradient * score).sum(-1)
-        v = torch.stack(
-            [
-                *_stein(*_linear(gradient, score, sign), score, sign, variance),
-                *_stein(*_square(gradient, score, sign), score, sign, variance),
-                weighted(leave_one_out(own), score) / len(b),
-            ]
-        )
+        K, score = len(b), b - p
+        t = (gradient * score.unsqueeze(1)).sum(-1)  # ∇f(b_j)·(b_k - p), [k, j, ...]
+        surrogates = _surrogates(gradient, t, b)
+
+        # All that is a sum over k of numbers times b_k - p, at once; then the flips of unit i.
+        numbers = []
+        for h, change in surrogates:
+            moved = -(score * change).sum(-1)  # Σ_m A_m h
+            numbers += [-h, moved, leave_one_out(moved)]
+        numbers.append(leave_one_out(t.diagonal().movedim(-1, 0)))
+        L = torch.cat([centred(losses.detach()).unsqueeze(0), torch.stack(numbers) / K])
+        estimates = weighted(L, score)  # RLOO's, and the control variates
+        square = score.square()
+        for own, (_, change) in zip((1, 4), surrogates, strict=True):
+            estimates[own] += summed(change) * (variance / K)
+            estimates[own + 1] += summed(square * change) / K
+
         alpha = self.alpha.value()
         if self.adapting:
-            self.alpha.update(g, v)
-        return Estimate(losses.mean(0), combine(g, alpha, v))
+            self.alpha.update(estimates)
+        return Estimate(losses.mean(0), combine(estimates, alpha))
 
 
-def _linear(gradient: Tensor, score: Tensor, sign: Tensor) -> tuple[Tensor, Tensor]:
-    """h_k(b_k) `[K, ...]` and h_k(flip_i b_k) - h_k(b_k) `[K, ..., D]` for φ(t) = t."""
-    others = leave_one_out(gradient)
-    return (others * score).sum(-1), others * sign
+def _surrogates(gradient: Tensor, t: Tensor, b: Tensor) -> tuple[tuple[Tensor, Tensor], ...]:
+    """h_k(b_k) `[K, ...]` and h_k(b_{k,i→1}) - h_k(b_{k,i→0}) `[K, ..., D]`, for both φ.
 
-
-def _square(gradient: Tensor, score: Tensor, sign: Tensor) -> tuple[Tensor, Tensor]:
-    """The same for φ(t) = t²: (t + δ)² - t² = 2tδ + δ², δ = ∂_i f(b_j)(1 - 2 b_ki)."""
-    K = len(score)
-    t = (gradient * score.unsqueeze(1)).sum(-1)  # [k, j, ...]
+    For φ(t) = t² the difference is 2 t ∂_i f ± (∂_i f)², the sign as b_ki is 0 or 1.
+    """
+    K = len(t)
     other = (1 - torch.eye(K, dtype=t.dtype, device=t.device)) / (K - 1)
     mean = other.view(K, K, *[1] * (t.dim() - 2)) * t  # Σ over j is now the mean over j ≠ k
-    along = (mean.unsqueeze(-1) * gradient).sum(1)
-    return (mean * t).sum(1), 2 * along * sign + leave_one_out(gradient.square())
-
-
-def _stein(
-    h: Tensor, change: Tensor, score: Tensor, sign: Tensor, variance: Tensor
-) -> tuple[Tensor, ...]:
-    """The three control variates of h, each `[..., D]`."""
-    K, moved = len(h), score.abs() * change  # A_i h, as q(b_i → 1-b_i) = |b_i - p_i|
-    total = moved.sum(-1)
-    # E over b_i of h (b_i - p_i) is p(1-p)(h(b_{i→1}) - h(b_{i→0})), one of the two being h(b)
-    own = (sign * change).mean(0) * variance - weighted(h, score) / K
-    rest = weighted(total, score) / K - (moved * score).mean(0)
-    return own, rest, weighted(leave_one_out(total), score) / K
+    along, own = weighted(mean, gradient), leave_one_out(gradient.square())
+    linear = mean.sum(1), leave_one_out(gradient)
+    return linear, ((mean * t).sum(1), torch.addcmul(2 * along, 1 - 2 * b, own))
