@@ -125,15 +125,18 @@ def pour(out, w_out, S, ld, K, low, high, begin, example, outgoing, zero, kind):
 
 
 @_serial
-def gather(out, c, ld, K, rows, off, gate, place, zero, kind):
-    """out[b] += Σ c · rows over the units that are on for b."""
+def gather(out, columns, c, ld, K, rows, off, gate, place, zero, kind):
+    """out[b] += Σ c · rows over the units that are on for b, in the first columns.
+
+    More columns than rows have read the beginning of those after them.
+    """
     n, size, length = rows.shape[1], c.itemsize, rows.strides[0]
     for b in range(off.shape[0] - 1):
         e, count = off[b], off[b + 1] - off[b]
         for r in range(K if count > 0 else 0):
             _add_placed(at(out) + size * b * out.shape[1], at(c) + size * r * ld,
                         at(place) + 4 * e, at(rows) + length * r, K * n,
-                        at(gate) + 4 * e, count, n, zero, kind)  # fmt: skip
+                        at(gate) + 4 * e, count, columns, zero, kind)  # fmt: skip
 
 
 @_serial

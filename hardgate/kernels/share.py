@@ -20,7 +20,7 @@ from hardgate.kernels.room import BLOCK, LINE, NARROW, SLAB
 
 # Numba's cache on disk watches the file of a function and nothing else, so this file has to change
 # when those it calls do: `hardgate.kernels.compiler` holds them together.
-CALLED = "66c1c878d68a96d1"
+CALLED = "26a89a67521dfac6"
 
 _serial = njit(**index.OPTIONS)
 
@@ -81,6 +81,13 @@ def width(n):
 
 
 @_serial
+def _reads_on(rows, end, columns):
+    """Whether short rows before `end` can be read as if they had so many columns."""
+    n = rows.shape[1]
+    return n <= NARROW and (end - 1) * n + columns <= rows.size
+
+
+@_serial
 def _part(t, parts, B, n, zero):
     """The rows that share t adds into; two more of them keep the shares' cache lines apart."""
     of_all = matrix(parts, (t + 1) * (B + 2), width(n), zero)
@@ -119,13 +126,15 @@ def up(t, y, x, gates, w_in, b_in, w_out, parts, ints, floats, slots, B, G, K, n
                            soon + vectors.size(kind) * u * O if soon != 0 else 0, O, zero,
                            kind)  # fmt: skip
         chunk.scale(value, H, S, K, ld, p, end, relu)
-        if parts != 0 and O <= NARROW:
+        if parts != 0 and K < BLOCK and _reads_on(outgoing, high * K, out.shape[1]):
+            chunk.gather(out, out.shape[1], S, ld, K, outgoing, off[s], gate, place, zero, kind)
+        elif parts != 0 and O <= NARROW:
             chunk.pour(out, outgoing, S, ld, K, low, high, begin[s], example, short, zero, kind)
         elif parts != 0 and K >= BLOCK:
             chunk.gather_columns(out, 0, O, S, ld, K, outgoing, low, high, begin[s], example, zero,
                                  kind)  # fmt: skip
         elif parts != 0:
-            chunk.gather(out, S, ld, K, outgoing, off[s], gate, place, zero, kind)
+            chunk.gather(out, O, S, ld, K, outgoing, off[s], gate, place, zero, kind)
         elif w_out == 0 and y != 0:
             chunk.write(matrix(y, B, G * K, zero), S, ld, K, low, high, off[s], gate, place)
         p = end if slots == chunks else p
@@ -181,7 +190,7 @@ def back(t, dy, w_in, w_out, ints, floats, dH, dgates, parts, slots, B, G, K, n,
             chunk.gather_columns(out, 0, n, numbers, ld, K, incoming, low, high, begin[k], example,
                                  zero, zero)  # fmt: skip
         elif parts != 0:
-            chunk.gather(out, numbers, ld, K, incoming, off[k], gate, place, zero, zero)
+            chunk.gather(out, n, numbers, ld, K, incoming, off[k], gate, place, zero, zero)
 
 
 def weigh(t, dw_in, db_in, dw_out, dH, floats, x, dy, ints, slots, B, G, K, n, O, lr, most, C, T,
@@ -224,7 +233,7 @@ def linear(t, da, h, z, w, dw, db, parts, B, G, n, lr, most, C, T, zero):
         if h != 0:
             chunk.mask(value, positive, low, high, begin, example)
         if parts != 0:
-            chunk.gather(out, value, 0, 1, weights, off, gate, place, zero, zero)
+            chunk.gather(out, n, value, 0, 1, weights, off, gate, place, zero, zero)
         if db != 0:
             chunk.total(bias, value, 0, 1, low, high, begin, lr)
         if dw != 0:
