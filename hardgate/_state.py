@@ -64,7 +64,7 @@ def decay_(sums: tuple[Tensor, ...], by: tuple[Tensor, ...], decay: float) -> No
 
 def finite(x: Tensor) -> bool:
     """Whether no entry is NaN or infinite, nor their sum: a third of the time of isfinite."""
-    return math.isfinite(x.sum().item())
+    return math.isfinite((x.sum() if x.dim() else x).item())
 
 
 def proper_decay(decay: float, like: float = 0.9) -> float:

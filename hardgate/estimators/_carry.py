@@ -19,14 +19,19 @@ def carry(value: Tensor, g: Tensor, logits: Tensor) -> Tensor:
     the estimators with one evaluation take besides f. `torch.compile`, `torch.func`, `vmap` and
     forward mode see additions and products only.
     """
-    transformed = functorch.get_dynamic_layer_stack_depth() or forward_ad._current_level >= 0
-    if not torch.compiler.is_compiling() and not transformed:
+    if eager():
         carried: Tensor = _Carry.apply(g.detach(), logits)  # type: ignore[no-untyped-call]
         return value + carried
     carried = (g.detach().to(logits.dtype) * logits).sum(-1)
     carried.detach().copy_(spoilt(logits.detach()))  # only its gradient counts (0·∞ is not 0)
     first_derivative_only(carried)
     return value + carried
+
+
+def eager() -> bool:
+    """Whether the graph may have nodes of our own: nobody compiles or transforms it."""
+    transformed = functorch.get_dynamic_layer_stack_depth() or forward_ad._current_level >= 0
+    return not torch.compiler.is_compiling() and not transformed
 
 
 def spoilt(a: Tensor) -> Tensor:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,17 +37,20 @@ class Coefficients(LazyState):
 
     def value(self) -> Tensor:
         """α, `[R]`."""
-        # NumPy: on so few numbers a dozen of torch's operations take as long as a product.
-        numerator, gram = (x.cpu().numpy() for x in (self.numerator, self.denominator))
-        start, size = np.asarray(self.start), np.sqrt(gram.diagonal(), dtype=np.float64)
-        known = size > 0
-        size[~known] = 1
-        gram = gram / np.outer(size, size)
+        # In Python: on so few numbers a dozen calls of torch or NumPy take longer than a product.
+        gram: list[list[float]] = self.denominator.tolist()
+        size = [math.sqrt(row[r]) or 1.0 for r, row in enumerate(gram)]
         # In units of each v_r's own size, and from the start on.
-        missing = numerator / size - gram @ (start * size)
-        ridge = np.where(known, _RIDGE, 1 + _RIDGE)
-        step = np.linalg.solve(gram + np.diag(ridge), missing) / size
-        return torch.as_tensor(start + step).to(self.denominator)
+        start = [alpha * s for alpha, s in zip(self.start, size, strict=True)]
+        system = []
+        for r, (row, right) in enumerate(zip(gram, self.numerator.tolist(), strict=True)):
+            row = [x / (size[r] * s) for x, s in zip(row, size, strict=True)]
+            missing = right / size[r] - sum(map(operator.mul, row, start))
+            row[r] += _RIDGE if row[r] > 0 else 1 + _RIDGE
+            system.append([*row, missing])
+        step = _solve(system)
+        alpha = [(x + d) / s for x, d, s in zip(start, step, size, strict=True)]
+        return self.denominator.new_tensor(alpha)
 
     @torch.no_grad()
     def update(self, estimates: Tensor) -> None:
@@ -54,6 +58,22 @@ class Coefficients(LazyState):
         rows = estimates.flatten(1).to(self.denominator.dtype)
         gram = total(rows @ rows.T, self.synchronised)
         decay_((self.numerator, self.denominator), (-gram[0, 1:], gram[1:, 1:]), self.decay)
+
+
+def _solve(system: list[list[float]]) -> list[float]:
+    """x of A x = y, given rows of A with y at their end, for a positive definite A.
+
+    By elimination, which needs no pivots there.
+    """
+    n, x = len(system), list[float]()
+    for k, pivot in enumerate(system):
+        for i in range(k + 1, n):
+            factor = system[i][k] / pivot[k]
+            system[i] = [a - factor * b for a, b in zip(system[i], pivot, strict=True)]
+    for k in reversed(range(n)):
+        known = sum(map(operator.mul, system[k][k + 1 : n], x))
+        x.insert(0, (system[k][n] - known) / system[k][k])
+    return x
 
 
 def combine(estimates: Tensor, alpha: Tensor) -> Tensor:

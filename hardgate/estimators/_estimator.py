@@ -12,8 +12,8 @@ from torch._C import _functorch as functorch
 
 from hardgate._across import active, total
 from hardgate._state import LazyState
-from hardgate.estimators._carry import carry, spoilt
-from hardgate.estimators._refusals import may_learn, needs_autograd
+from hardgate.estimators._carry import carry
+from hardgate.estimators._refusals import NOT_DIFFERENTIABLE, may_learn, needs_autograd
 from hardgate.exact import losses_of
 from hardgate.functional import widen
 from hardgate.noise import fast, uniform
@@ -104,14 +104,15 @@ class Estimator(LazyState, ABC):
         with torch.enable_grad():
             with fast():
                 noise = self.sample_noise(a, generator)
-            value, g = self._uncast(f, a, noise, context)
-        return carry(value, g, logits) if grad else value.detach() + spoilt(a)
+            if grad:
+                return self._uncast(f, a, noise, context, logits)
+            return self._uncast(f, a, noise, context, logits.detach()).detach()
 
-    def _uncast(self, f: Loss, a: Tensor, noise: Noise, context: Context) -> Estimate:
+    def _uncast(self, f: Loss, a: Tensor, noise: Noise, context: Context, logits: Tensor) -> Tensor:
         """The formula in full precision also inside of `torch.autocast`, which is left to f."""
         device = a.device.type
         if not torch.is_autocast_enabled(device):
-            return self.estimate(f, a, noise, context)
+            return self.attach(f, a, noise, context, logits)
         dtype = torch.get_autocast_dtype(device)
 
         def cast(b: Tensor) -> Tensor:
@@ -119,7 +120,11 @@ class Estimator(LazyState, ABC):
                 return f(b)
 
         with torch.autocast(device, enabled=False):
-            return self.estimate(cast, a, noise, context)
+            return self.attach(cast, a, noise, context, logits)
+
+    def attach(self, f: Loss, a: Tensor, noise: Noise, context: Context, logits: Tensor) -> Tensor:
+        """The value, with the estimate as its gradient at `logits`."""
+        return carry(*self.estimate(f, a, noise, context), logits)
 
     def sample_noise(self, a: Tensor, generator: torch.Generator | None = None) -> Noise:
         """The noise of one estimate."""
@@ -199,9 +204,5 @@ def gradient_of(losses: Tensor, x: Tensor, *, create_graph: bool = False) -> Ten
             losses.sum(), x, retain_graph=True, create_graph=create_graph, allow_unused=True
         )
     if gradient is None:
-        raise TypeError(
-            "this estimator expected f to be differentiable in b, got losses that do not depend "
-            "on b through torch operations. Write estimator=hardgate.estimators.DisARM(), or "
-            "another with needs_gradient_of_f = False."
-        )
+        raise TypeError(NOT_DIFFERENTIABLE)
     return gradient

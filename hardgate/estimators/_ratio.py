@@ -35,8 +35,7 @@ class Ratio(LazyState):
                 f"an estimator expected the {self.numerator.shape[-1]} units that it was first "
                 f"used with, got {shape[-1]}. Give each layer an estimator of its own."
             )
-        ratio = self.numerator / self.denominator.where(self.denominator > 0, torch.inf)
-        return ratio.to(like)
+        return (self.numerator / self.denominator).nan_to_num_(0.0, 0.0, 0.0).to(like)
 
     @torch.no_grad()
     def update(self, x: Tensor, y: Tensor) -> None:

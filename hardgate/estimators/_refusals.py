@@ -10,6 +10,11 @@ SECOND = (
     "expectation has a first derivative only; the derivative of its gradient would be zero. Leave "
     "create_graph=True out, or differentiate hardgate.exact_expectation, which has them all."
 )
+NOT_DIFFERENTIABLE = (
+    "this estimator expected f to be differentiable in b, got losses that do not depend on b "
+    "through torch operations. Write estimator=hardgate.estimators.DisARM(), or another with "
+    "needs_gradient_of_f = False."
+)
 
 
 def needs_autograd(name: str) -> None:

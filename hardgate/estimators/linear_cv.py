@@ -52,14 +52,13 @@ class LinearCV(Repelled):
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
         b = dirichlet_copula(a, single(noise))  # [K, ..., D]
         losses = losses_of(f, b)
-        p = torch.sigmoid(a)
-        score, variance = b - p, p * torch.sigmoid(-a)
+        variance = torch.sigmoid(a) * torch.sigmoid(-a)
         w = self.slope.value(a, a.shape[-1])
-        L = torch.stack([losses.detach(), score @ w])
-        g, v = rloo(L, score) * debias(a, self.samples)  # two of ARMS
-        v = v - w * variance  # of mean zero
+        L = torch.stack([losses.detach(), b @ w])
+        g, v = rloo(L, b) * debias(a, self.samples)  # two of ARMS; p cancels
+        v.addcmul_(w, variance, value=-1)  # of mean zero
         alpha = self.alpha.value()
-        out = g + alpha * v
+        out = torch.addcmul(g, alpha, v)
         if self.adapting:
             self.alpha.update(g, v)
             units = a.shape[-1:]

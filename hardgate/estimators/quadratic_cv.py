@@ -6,21 +6,12 @@ import torch
 from torch import Tensor
 
 from hardgate.estimators._coefficients import Coefficients, combine
-from hardgate.estimators._estimator import (
-    Context,
-    Estimate,
-    Loss,
-    ManySamples,
-    Noise,
-    sample,
-    value_and_gradient,
-)
+from hardgate.estimators._differentiated import Differentiated, Seen
 from hardgate.estimators._leave_one_out import across, rloo, summed
 from hardgate.estimators._ratio import Ratio
-from hardgate.units._unit import single
 
 
-class QuadraticCV(ManySamples):
+class QuadraticCV(Differentiated):
     """`DoubleCV` on f - S, S(b) = ½ Σ_{i≠j} M_ij (b_i-p_i)(b_j-p_j), whose own gradient is 0.
 
     An idea of this library. Products (b_i - p_i)(b_j - p_j) have no part in ∂E f/∂a, but make up
@@ -53,7 +44,6 @@ class QuadraticCV(ManySamples):
     """
 
     unbiased = True
-    needs_gradient_of_f = True
     state = tuple(
         f"{name}.{part}" for name in ("M", "w", "alpha") for part in ("numerator", "denominator")
     )
@@ -64,25 +54,22 @@ class QuadraticCV(ManySamples):
         # A short memory: while M is still bad, its control variates are large and outweigh others.
         self.alpha = Coefficients((-1.0, 1.0, 0.0, -1.0), decay=0.95)
 
-    def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
-        p, D = torch.sigmoid(a), a.shape[-1]
-        variance = p * torch.sigmoid(-a)
-        b = sample(p, single(noise))  # [K, ..., D]
-        losses, gradient = value_and_gradient(f, b)
-        score = b - p
+    def combine(self, seen: Seen, *, learn: bool) -> Tensor:
+        a, p, b, losses, gradient = seen
+        D, score, variance = a.shape[-1], b - p, p * torch.sigmoid(-a)
         M, w = self.M.value(a, D, D), self.w.value(a, D)
         M = (M + M.T).mul_(0.5)
         S, slope = quadratic(M, p, score)
         linear = (across(gradient, score), across(slope, score), score @ w)
-        estimates = rloo(torch.stack([losses.detach(), *linear, S]), score)
+        estimates = rloo(torch.stack([losses, *linear, S]), score)
         sums = summed(gradient), summed(slope), self.samples * w
         for V, h in zip(estimates[1:], sums, strict=False):
             V.addcmul_(h, variance, value=-1 / self.samples)  # of mean zero from here on
         alpha = self.alpha.value()
-        if self.adapting:
+        if learn:
             self.alpha.update(estimates)
             self._move(gradient - slope, M, w, score, variance)
-        return Estimate(losses.mean(0), combine(estimates, alpha))
+        return combine(estimates, alpha)
 
     def _move(self, rest: Tensor, M: Tensor, w: Tensor, score: Tensor, variance: Tensor) -> None:
         """M and w by the gradient that they leave: what they explain adds no noise to them."""
@@ -100,5 +87,5 @@ def quadratic(M: Tensor, p: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
     gradient.
     """
     diagonal, product = M.diagonal(), score @ M
-    S = 0.5 * ((product - diagonal * score) * score).sum(-1)
+    S = 0.5 * (torch.addcmul(product, diagonal, score, value=-1) * score).sum(-1)
     return S, torch.addcmul(product, diagonal, p - 0.5)

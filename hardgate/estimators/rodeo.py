@@ -6,20 +6,11 @@ import torch
 from torch import Tensor
 
 from hardgate.estimators._coefficients import Coefficients, combine
-from hardgate.estimators._estimator import (
-    Context,
-    Estimate,
-    Loss,
-    ManySamples,
-    Noise,
-    sample,
-    value_and_gradient,
-)
-from hardgate.estimators._leave_one_out import centred, leave_one_out, summed, weighted
-from hardgate.units._unit import single
+from hardgate.estimators._differentiated import Differentiated, Seen
+from hardgate.estimators._leave_one_out import centred, inner, leave_one_out, summed, weighted
 
 
-class RODEO(ManySamples):
+class RODEO(Differentiated):
     """RLOO plus Gibbs-Stein control variates of surrogates h, built from f at the other samples.
 
     For any h, (A_i h)(b) = q(b_i → 1-b_i)(h(flip_i b) - h(b)) has mean zero: both values of b_i,
@@ -59,19 +50,15 @@ class RODEO(ManySamples):
     """
 
     unbiased = True
-    needs_gradient_of_f = True
     state = ("alpha.numerator", "alpha.denominator")
 
     def __init__(self, samples: int = 2, *, adapt: bool = True) -> None:
         super().__init__(samples, adapt=adapt)
         self.alpha = Coefficients((1.0, 0.0, -1.0, 0.0, 0.0, 0.0, 0.0))
 
-    def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
-        p = torch.sigmoid(a)
-        variance = p * torch.sigmoid(-a)
-        b = sample(p, single(noise))  # [K, ..., D]
-        losses, gradient = value_and_gradient(f, b)
-        K, score = len(b), b - p
+    def combine(self, seen: Seen, *, learn: bool) -> Tensor:
+        a, p, b, losses, gradient = seen
+        K, score, variance = len(b), b - p, p * torch.sigmoid(-a)
         t = (gradient * score.unsqueeze(1)).sum(-1)  # ∇f(b_j)·(b_k - p), [k, j, ...]
         surrogates = _surrogates(gradient, t, b)
 
@@ -81,17 +68,17 @@ class RODEO(ManySamples):
             moved = -(score * change).sum(-1)  # Σ_m A_m h
             numbers += [-h, moved, leave_one_out(moved)]
         numbers.append(leave_one_out(t.diagonal().movedim(-1, 0)))
-        L = torch.cat([centred(losses.detach()).unsqueeze(0), torch.stack(numbers) / K])
+        L = torch.cat([centred(losses).unsqueeze(0), torch.stack(numbers) / K])
         estimates = weighted(L, score)  # RLOO's, and the control variates
         square = score.square()
         for own, (_, change) in zip((1, 4), surrogates, strict=True):
-            estimates[own] += summed(change) * (variance / K)
-            estimates[own + 1] += summed(square * change) / K
+            estimates[own].addcmul_(summed(change), variance, value=1 / K)
+            estimates[own + 1].add_(inner(square, change), alpha=1 / K)
 
         alpha = self.alpha.value()
-        if self.adapting:
+        if learn:
             self.alpha.update(estimates)
-        return Estimate(losses.mean(0), combine(estimates, alpha))
+        return combine(estimates, alpha)
 
 
 def _surrogates(gradient: Tensor, t: Tensor, b: Tensor) -> tuple[tuple[Tensor, Tensor], ...]:
@@ -99,9 +86,8 @@ def _surrogates(gradient: Tensor, t: Tensor, b: Tensor) -> tuple[tuple[Tensor, T
 
     For φ(t) = t² the difference is 2 t ∂_i f ± (∂_i f)², the sign as b_ki is 0 or 1.
     """
-    K = len(t)
-    other = (1 - torch.eye(K, dtype=t.dtype, device=t.device)) / (K - 1)
-    mean = other.view(K, K, *[1] * (t.dim() - 2)) * t  # Σ over j is now the mean over j ≠ k
+    mean = t / (len(t) - 1)
+    mean.diagonal().zero_()  # Σ over j is now the mean over j ≠ k
     along, own = weighted(mean, gradient), leave_one_out(gradient.square())
     linear = mean.sum(1), leave_one_out(gradient)
     return linear, ((mean * t).sum(1), torch.addcmul(2 * along, 1 - 2 * b, own))
