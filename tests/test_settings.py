@@ -8,13 +8,24 @@ from dataclasses import fields
 
 import pytest
 import torch
+from torch import nn
+from torch.nn.functional import cosine_similarity
 
 from hardgate import StraightThrough, calibrate_thresholds
-from hardgate.reproduce.network import CONTROLLERS, UNITS, Dense, Gated, build, check
+from hardgate.reproduce.network import (
+    CONTROLLERS,
+    UNITS,
+    Dense,
+    Gated,
+    build,
+    check,
+    differences_,
+)
 from hardgate.reproduce.settings import (
     PAPER_ROWS,
     PRESETS,
     ROWS,
+    STARTS,
     Settings,
     SettingsError,
     change,
@@ -132,6 +143,44 @@ def test_the_unit_gets_its_options() -> None:
     unit = model.layer.gater.unit
     assert isinstance(unit, StraightThrough)
     assert (unit.off_units, unit.off_rate) == ("sampled", 0.2)
+
+
+def test_a_bottleneck_can_start_at_differences_of_images() -> None:
+    torch.manual_seed(0)
+    x = torch.rand(60, 30)
+    x[:, :5] = 0.7  # pixels in which no two images differ
+    layer = nn.Linear(30, 40)
+    differences_(layer, x, 0.5)
+    a = layer(x)
+    torch.testing.assert_close(a.std(0), torch.full((40,), 0.5))
+    torch.testing.assert_close(a.mean(0), torch.zeros(40), atol=1e-5, rtol=0)
+    assert not layer.weight[:, :5].any()
+    pairs = (x.unsqueeze(0) - x.unsqueeze(1)).flatten(0, 1)
+    cosines = cosine_similarity(layer.weight.unsqueeze(1), pairs, dim=-1)
+    torch.testing.assert_close(cosines.amax(1), torch.ones(40))  # each is one of the differences
+    assert len(cosines.argmax(1).unique()) > 30
+
+
+def test_differences_of_images_that_are_all_the_same_are_zero() -> None:
+    layer = nn.Linear(3, 4)
+    differences_(layer, torch.ones(1, 3).expand(6, 3), 0.5)
+    assert not layer.weight.any()
+    assert not layer.bias.any()
+
+
+def test_only_the_start_of_the_bottleneck_follows_its_setting() -> None:
+    x = torch.rand(50, 784)
+    start = {}
+    for name in STARTS:
+        torch.manual_seed(0)
+        settings = Settings(hidden=20, bottleneck=4, bottleneck_start=name)
+        start[name] = build(settings, x, 10).state_dict()
+    for key in ("layer.gater.output.weight", "layer.experts.weight", "layer.out.weight"):
+        assert torch.equal(start["uniform"][key], start["differences"][key])
+    key = "layer.gater.hidden.weight"
+    assert not torch.equal(start["uniform"][key], start["differences"][key])
+    with pytest.raises(SettingsError, match="bottleneck_start expected one of uniform, diff"):
+        Settings(bottleneck_start="pairs")
 
 
 def test_dropout_of_gates_is_not_counted_as_closed() -> None:

@@ -28,6 +28,8 @@ from hardgate.conditional._layer import Activation
 from hardgate.noise import Beta, Gaussian
 from hardgate.reproduce.settings import Settings, SettingsError
 
+_START = 500  # training images on which the gates' biases start
+
 UNITS: dict[str, Callable[[Settings], Unit]] = {
     "noisy_rectifier": lambda s: NoisyRectifier(scale=s.noise),
     "straight_through": lambda s: StraightThrough(
@@ -157,15 +159,36 @@ def build(settings: Settings, x: Tensor, classes: int) -> Network:
 
     Args:
         settings: the row's.
-        x: some hundred training images, on which the gates' biases are found.
+        x: the training images; the gates' biases are found on the first few.
         classes: the number of classes.
     """
     if settings.unit == "none":
         return Dense(settings, x.shape[1], classes)
     model = Gated(settings, x.shape[1], classes)
+    if settings.bottleneck_start == "differences":
+        differences_(model.layer.gater.hidden, x, settings.bottleneck_init)
     limit_norms_(model, settings)  # first: it changes how often a gate is on
-    start_gates_(model.eval(), x)  # evaluation mode: biases are found without dropout
+    start_gates_(model.eval(), x[:_START])  # evaluation mode: biases are found without dropout
     return model.train()
+
+
+@torch.no_grad()
+def differences_(layer: nn.Linear, x: Tensor, spread: float) -> None:
+    """Start each unit at the difference of two images: what tells one from the other.
+
+    Directions in which images differ much are frequent among them, and pixels that are always
+    alike have no weight. Units are centred, and vary by `spread` (a standard deviation) over the
+    images. So McDonnell et al. 2015, *Fast, simple and accurate handwritten digit classification
+    by training shallow neural network classifiers with the 'extreme learning machine' algorithm*.
+    """
+    n, units = len(x), layer.out_features
+    one = torch.randint(n, (units,))
+    other = (one + torch.randint(1, max(2, n), (units,))) % n
+    w = x[one] - x[other]
+    a = x[:_START] @ w.T
+    factor = spread / a.std(0).clamp(min=1e-6)  # two images may be the same
+    layer.weight.copy_(w * factor.unsqueeze(1))
+    layer.bias.copy_(-a.mean(0) * factor)
 
 
 def limit_norms_(model: Network, settings: Settings) -> None:

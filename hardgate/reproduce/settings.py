@@ -13,6 +13,7 @@ class SettingsError(ValueError):
 
 
 PRECISIONS = ("float32", "bfloat16")
+STARTS = ("uniform", "differences")
 _ALMOST_ONE = 1 - 1e-9
 _RANGES = (
     ("hidden bottleneck batch epochs", 1, 10**9),
@@ -38,6 +39,7 @@ class Settings:
     rate: float = 0.1  # the fraction of gates that are on, at the start and at test time
     gater_init: float = 1.0  # times the authors' initial weights of the gater's output layer
     bottleneck_init: float = 1.0  # times those of its hidden layer
+    bottleneck_start: str = "uniform"  # these: the authors', or "differences" of training images
     expert_init: float = 1.0  # times those of the experts
     out_init: float = 1.0  # times those of the output layer
 
@@ -86,10 +88,10 @@ class Settings:
                 if not low <= getattr(self, name) <= high:
                     got = getattr(self, name)
                     raise SettingsError(f"{name} expected a value in [{low}, {high}], got {got!r}.")
-        if self.precision not in PRECISIONS:
-            raise SettingsError(
-                f"precision expected one of {', '.join(PRECISIONS)}, got {self.precision!r}."
-            )
+        for name, words in (("precision", PRECISIONS), ("bottleneck_start", STARTS)):
+            if getattr(self, name) not in words:
+                got = getattr(self, name)
+                raise SettingsError(f"{name} expected one of {', '.join(words)}, got {got!r}.")
 
     def learning_rate(self, epoch: float) -> float:
         """The learning rate when this many epochs are done; the fraction is that of the next."""
@@ -213,20 +215,20 @@ ROWS: dict[str, Settings] = {
     "stochastic_binary": replace(
         _GATED,
         unit="stochastic_binary",
-        sparsity_weight=0.01,
+        sparsity_weight=0.02,
         target=0.097,
-        gater_lr=0.1,
+        gater_lr=0.03,
         bottleneck_learns=False,
-        gater_init=6.0,
-        bottleneck_init=1.5,
+        bottleneck_start="differences",
+        gater_init=3.0,
         out_init=1.0,
         gate_max_norm=0.0,
         bottleneck_max_norm=0.0,
         out_max_norm=3.0,
         average=0.9998,
         lr=0.8,
-        epochs=24,
-        decay_start=12,
+        epochs=36,
+        decay_start=18,
     ),
     "rectifier": replace(_RECTIFIER, epochs=20, decay_start=10),
     "sigmoid_noise": replace(_SIGMOID, noise=1.0),

@@ -19,7 +19,6 @@ from hardgate.reproduce.share import Share
 if TYPE_CHECKING:
     from hardgate.reproduce.data import Split
 
-_START = 500  # training images on which the gates' biases start
 _NORMS = 4  # steps between two looks at the norms; they grow little in between
 _AVERAGE = 16  # steps between two moves of the averaged weights
 CURVES = ("train_loss", "valid_error", "valid_loss", "density", "weight", "seconds")
@@ -30,13 +29,13 @@ class Run:
 
     Args:
         settings: the row's.
-        train: the training images; the first few start the gates' biases.
+        train: the training images.
         share: of this process, where several train together.
     """
 
     def __init__(self, settings: Settings, train: Split, share: Share | None = None) -> None:
         self.settings, self.share = settings, share or Share()
-        self.model = build(settings, train.x[:_START], CLASSES)
+        self.model = build(settings, train.x, CLASSES)
         self.averaged = copy.deepcopy(self.model) if settings.average else None
         self.forward = self.share.wrap(self.model)  # what training calls
         self.optimiser = _optimiser(self.model, settings, self.share)
