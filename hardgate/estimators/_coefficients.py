@@ -39,7 +39,7 @@ class Coefficients(LazyState):
         """α, `[R]`."""
         # In Python: on so few numbers a dozen calls of torch or NumPy take longer than a product.
         gram: list[list[float]] = self.denominator.tolist()
-        size = [math.sqrt(row[r]) or 1.0 for r, row in enumerate(gram)]
+        size = [math.sqrt(max(row[r], 0.0)) or 1.0 for r, row in enumerate(gram)]
         # In units of each v_r's own size, and from the start on.
         start = [alpha * s for alpha, s in zip(self.start, size, strict=True)]
         system = []

@@ -10,6 +10,10 @@ SECOND = (
     "expectation has a first derivative only; the derivative of its gradient would be zero. Leave "
     "create_graph=True out, or differentiate hardgate.exact_expectation, which has them all."
 )
+BATCHED = (
+    "this estimator expected one backward pass at a time, got several at once (is_grads_batched, "
+    "or jacobian with vectorize=True). Leave that out, or write estimator.one_pass = False."
+)
 NOT_DIFFERENTIABLE = (
     "this estimator expected f to be differentiable in b, got losses that do not depend on b "
     "through torch operations. Write estimator=hardgate.estimators.DisARM(), or another with "
