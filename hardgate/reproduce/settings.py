@@ -233,7 +233,7 @@ ROWS: dict[str, Settings] = {
     "rectifier": replace(_RECTIFIER, epochs=20, decay_start=10),
     "sigmoid_noise": replace(_SIGMOID, noise=1.0),
     "sigmoid": _SIGMOID,
-    "best": replace(_STRAIGHT_THROUGH, input_dropout=0.2, epochs=60, decay_start=30),
+    "best": replace(_STRAIGHT_THROUGH, input_dropout=0.2, rho=0.3, epochs=40, decay_start=20),
     "dense": Settings(
         unit="none",
         sparsity="none",
