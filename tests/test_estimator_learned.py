@@ -33,10 +33,7 @@ from hardgate.estimators import (
     QuadraticCV,
     rebar,
 )
-from hardgate.estimators._adam import Adam
-from hardgate.estimators._coefficients import Coefficients
 from hardgate.estimators._estimator import Context, Loss, Noise
-from hardgate.estimators._network import Network
 from hardgate.estimators._relaxation import Relaxation, relax
 from hardgate.lab.problems import PROBLEMS
 from tests.estimator_cases import draw, leaf, seeded, warm
@@ -430,50 +427,12 @@ def test_a_batch_that_is_not_finite_spoils_nothing(form: str) -> None:
 # --- the parts ------------------------------------------------------------------------------
 
 
-def test_adam_is_torchs() -> None:
-    x = torch.randn(5, generator=seeded(0))
-    y = x.clone().requires_grad_()
-    ours, theirs = Adam(0.1), torch.optim.Adam([y], 0.1)
-    for step in range(20):
-        gradient = torch.randn(5, generator=seeded(step))
-        ours.step(x, gradient)
-        y.grad = gradient
-        theirs.step()
-    torch.testing.assert_close(x, y.detach())
-
-
-@pytest.mark.parametrize("batch", [(), (5,), (2, 3), (0,)])
-def test_the_networks_own_derivatives_are_autograds(batch: tuple[int, ...]) -> None:
-    network = Network(4, rate=0.1).double()
-    x = torch.randn(*batch, 3, dtype=torch.float64, generator=seeded(0))
-    network.psi(x)
-    network.weights += torch.randn(len(network.weights), generator=seeded(1))  # w starts at zero
-    by = torch.randn(batch, dtype=torch.float64, generator=seeded(2))
-    psi = network.psi(x).clone().requires_grad_()
-    (expected,) = torch.autograd.grad((by * network(x, psi)).sum(), psi)
-    torch.testing.assert_close(network.pullback(x, psi.detach(), by), expected)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_the_network_of_nvil_takes_any_precision(dtype: torch.dtype) -> None:
     nvil, a = NVIL(), torch.zeros(6, 4, dtype=dtype, requires_grad=True)
     for context in (torch.ones(6, 3, dtype=torch.float64), torch.ones(6, 3, dtype=torch.bfloat16)):
         hardgate.expectation(linear, a, nvil, context=context).sum().backward()
     assert nvil.network.adam.steps == 2
-
-
-def test_coefficients_are_least_squares() -> None:
-    """Correlated control variates, one of them zero: that one keeps its start."""
-    v = torch.randn(3, 500, 4, dtype=torch.float64, generator=seeded(0))
-    v[1] += v[0]
-    v[2] = 0
-    g = torch.randn(500, 4, dtype=torch.float64, generator=seeded(1)) - 2 * v[0] + v[1]
-    coefficients = Coefficients([1.0, 1.0, 5.0]).double()
-    assert coefficients.value().tolist() == [1.0, 1.0, 5.0]
-    coefficients.update(torch.cat([g.unsqueeze(0), v]))
-    best = torch.linalg.lstsq(v[:2].flatten(1).T, -g.flatten()).solution
-    torch.testing.assert_close(coefficients.value()[:2], best, rtol=1e-3, atol=1e-3)
-    assert coefficients.value()[2] == 5.0
 
 
 @functools.cache
