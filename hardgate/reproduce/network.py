@@ -178,8 +178,9 @@ def differences_(layer: nn.Linear, x: Tensor, spread: float) -> None:
 
     Directions in which images differ much are frequent among them, and pixels that are always
     alike have no weight. Units are centred, and vary by `spread` (a standard deviation) over the
-    images. So McDonnell et al. 2015, *Fast, simple and accurate handwritten digit classification
-    by training shallow neural network classifiers with the 'extreme learning machine' algorithm*.
+    images. With images of different classes: McDonnell et al. 2015, *Fast, simple and accurate
+    handwritten digit classification by training shallow neural network classifiers with the
+    'extreme learning machine' algorithm*.
     """
     n, units = len(x), layer.out_features
     one = torch.randint(n, (units,))
