@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch._C import _functorch as functorch
 from torch.nn.functional import softplus
 
 from hardgate.kernels import compiler
@@ -77,7 +76,8 @@ def rectify(a: Tensor, scale: float = 1.0, generator: torch.Generator | None = N
     if _many(a) and a.dtype is torch.float32 and not (torch.is_grad_enabled() and a.requires_grad):
         a = a.contiguous()
         out, seed = torch.empty_like(a), _seed(generator)
-        compiler.draws().rectified(out.data_ptr(), a.data_ptr(), a.numel(), scale, seed)
+        compiler.threads()
+        compiler.run("rectified", a.dtype, out.data_ptr(), a.data_ptr(), a.numel(), scale, seed)
         return out
     z = normal(a, generator)
     return torch.relu(a + (z if scale == 1.0 else z * scale)).to(a.dtype)
@@ -85,21 +85,14 @@ def rectify(a: Tensor, scale: float = 1.0, generator: torch.Generator | None = N
 
 def _many(like: Tensor) -> bool:
     """Whether to draw with the kernels: asked for, many numbers, on a CPU, no transforms."""
-    return (
-        getattr(_fast, "on", False)
-        and like.numel() > FEW
-        and like.device.type == "cpu"
-        and compiler.plain(like)
-        and not functorch.get_dynamic_layer_stack_depth()
-        and not compiler.tracing()
-        and compiler.unavailable() is None
-    )
+    return getattr(_fast, "on", False) and like.numel() > FEW and compiler.usable(like)
 
 
 def _draw(kind: str, like: Tensor, generator: torch.Generator | None) -> Tensor:
     """The kernels' numbers, from a seed that torch draws: manual_seed governs these as well."""
-    out = torch.empty(like.shape, dtype=torch.float32, device="cpu")  # not the default's
-    getattr(compiler.draws(), kind)(out.view(-1).numpy(), _seed(generator))
+    out = like.new_empty(like.shape, dtype=torch.float32)
+    compiler.threads()
+    compiler.run(kind, out.dtype, out.data_ptr(), out.numel(), _seed(generator))
     return out
 
 

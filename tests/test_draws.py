@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hardgate import noise
+from hardgate.kernels import compiler
 from tests.statistics import Z_LEVEL
 
 LARGE = torch.empty(1000, 2001)  # 2 001 000: the last block is not full
@@ -34,6 +35,47 @@ def draw(request: pytest.FixtureRequest) -> Tensor:
     assert drawn.shape == LARGE.shape
     assert drawn.dtype == torch.float32
     return drawn
+
+
+def xoshiro(seed: int, n: int) -> Iterator[int]:
+    """The first block's words as Blackman and Vigna define them, one generator after the other."""
+    mask, z, words = 2**32 - 1, seed, []
+    for _ in range(4 * 32):  # SplitMix64
+        z = (z + 0x9E3779B97F4A7C15) % 2**64
+        x = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        x = (x ^ (x >> 27)) * 0x94D049BB133111EB % 2**64
+        words.append((x ^ (x >> 31)) >> 32)
+
+    def turn(x: int, k: int) -> int:
+        return (x << k | x >> (32 - k)) & mask
+
+    states = [words[lane::32] for lane in range(32)]
+    for k in range(n):
+        s = states[k % 32]
+        yield (turn((s[0] + s[3]) & mask, 7) + s[0]) & mask
+        t = s[1] << 9 & mask
+        s[2] ^= s[0]
+        s[3] ^= s[1]
+        s[1] ^= s[2]
+        s[0] ^= s[3]
+        s[2] ^= t
+        s[3] = turn(s[3], 11)
+
+
+@pytest.mark.parametrize("n", [1, 31, 32, 33, 4095, 4096, 5000])
+def test_the_numbers_are_xoshiros(n: int) -> None:
+    """Bit for bit, also where a row or a block is not full; and nothing is written beyond."""
+    seed, out = 2**62 + 12345, torch.full((n + 1,), -1.0)
+    compiler.threads()
+    compiler.run("uniform", torch.float32, out.data_ptr(), n, seed)
+    of_block = min(n, 4096)
+    assert out[:of_block].tolist() == [(word >> 8) * 2.0**-24 for word in xoshiro(seed, of_block)]
+    assert (out[:n] >= 0).all()
+    assert out[n] == -1
+    drawn = torch.full((n + 1,), -9.0)
+    compiler.run("normal", torch.float32, drawn.data_ptr(), n, seed)
+    assert (drawn[:n].abs() < 8).all()
+    assert drawn[n] == -9
 
 
 def test_moments_of_the_uniform() -> None:

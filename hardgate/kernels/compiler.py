@@ -8,6 +8,7 @@ import inspect
 import os
 import sys
 import threading
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -15,10 +16,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._C import _functorch as functorch
 
 _lock = threading.Lock()
 _module: ModuleType | None = None
-_draws: ModuleType | None = None
 _forked = _said = False
 _mine = threading.local()
 _kernels: dict[tuple[str, torch.dtype], tuple[Any, list[int], tuple[Any, ...]]] = {}  # compiled
@@ -27,12 +28,15 @@ _SHARES = {
     "backward": ("back", "down", "weigh"),
     "linear_backward": ("linear",),
 }
+# Kernels that need no shares, and the modules of their own in which they are.
+_BESIDE = {"uniform": "draws", "normal": "draws", "rectified": "draws", "step": "baseline"}
 # What is computed in, and how the weights of the forward pass are kept.
 _ZEROS: dict[torch.dtype, tuple[Any, Any]] = {
     torch.float32: (np.float32(0), np.float32(0)),
     torch.float64: (np.float64(0), np.float64(0)),
     torch.bfloat16: (np.float32(0), np.uint16(0)),
 }
+_KINDS = {"forward": 2, **dict.fromkeys(_BESIDE, 0)}  # how many of these a kernel takes, if not 1
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _LOADING = 4.0  # seconds in which kernels come from the disk, on a busy machine too
 _MESSAGE = "hardgate: compiling kernels for this CPU; the next run finds them on disk …\n"
@@ -75,6 +79,16 @@ def plain(*tensors: torch.Tensor | None) -> bool:
     return all(t is None or type(t) in _PLAIN for t in tensors)
 
 
+def usable(*tensors: torch.Tensor | None) -> bool:
+    """Whether a kernel may take the tensors: torch's own, on a CPU, and nobody transforms them."""
+    return (
+        all(t is None or (type(t) in _PLAIN and t.is_cpu) for t in tensors)
+        and not functorch.get_dynamic_layer_stack_depth()
+        and not tracing()
+        and unavailable() is None
+    )
+
+
 def kernels() -> ModuleType:
     """The module of compiled kernels, imported on first use."""
     global _module
@@ -109,18 +123,6 @@ def _check_called(caller: ModuleType, *modules: ModuleType) -> None:
         )
 
 
-def draws() -> ModuleType:
-    """The module of random numbers, imported on first use."""
-    global _draws
-    if _draws is None:
-        kernels()  # which choose the pool of threads
-        from hardgate.kernels import draws
-
-        _draws = draws
-    threads()
-    return _draws
-
-
 def fingerprint(*modules: ModuleType) -> str:
     """What changes when the source of one of the modules does."""
     sources = [Path(module.__file__ or "").read_text("utf-8") for module in modules]
@@ -141,7 +143,7 @@ def threads() -> int:
     return shares
 
 
-def run(name: str, dtype: torch.dtype, *arguments: float) -> Any:
+def run(name: str, dtype: torch.dtype, *arguments: Any) -> Any:
     """Call a kernel, of weights in this dtype; say so when it takes long because it compiles."""
     found = _kernels.get((name, dtype))
     if found is not None:
@@ -151,14 +153,20 @@ def run(name: str, dtype: torch.dtype, *arguments: float) -> Any:
     timer.daemon = True
     timer.start()
     try:
-        kernel = getattr(kernels(), name)
+        kernel = getattr(_home(name), name)
         shares = [_share(needed, dtype).address for needed in _SHARES.get(name, ())]
-        zeros = _ZEROS[dtype] if name == "forward" else _ZEROS[dtype][:1]
+        zeros = _ZEROS[dtype][: _KINDS.get(name, 1)]
         result = kernel(*shares, *arguments, *zeros)
     finally:
         timer.cancel()
     _kernels[name, dtype] = kernel, shares, zeros
     return result
+
+
+def _home(name: str) -> ModuleType:
+    """The module that the kernel is in."""
+    module = kernels()  # which chooses the pool of threads for all of them
+    return import_module(f"hardgate.kernels.{_BESIDE[name]}") if name in _BESIDE else module
 
 
 @functools.cache

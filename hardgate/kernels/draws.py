@@ -16,6 +16,7 @@ from numba.extending import intrinsic
 
 _LANES = 32  # generators side by side
 _BLOCK = 4096  # numbers of one seed
+_INT = ir.IntType(64)
 
 _options = {
     "fastmath": {"reassoc", "contract", "nsz", "arcp"},
@@ -54,21 +55,56 @@ def _seed(state, seed, block):
             state[word, lane] = np.uint32((x ^ (x >> np.uint64(31))) >> np.uint64(32))
 
 
-@njit(**_options)
-def _turn(x, k):
-    return (x << np.uint32(k)) | (x >> np.uint32(32 - k))
+@intrinsic
+def _words(context, state, out, rows):
+    """out = `rows` > 0 rows of 32 random bits from each generator, which move on.
+
+    Written as vectors, all of them in registers from row to row: with a loop over the generators
+    LLVM keeps them in memory, and a number takes seven times as long.
+    """
+
+    def generate(context, b, signature, values):
+        vector = ir.VectorType(ir.IntType(32), _LANES)
+        at, pointer, rows = values[0], b.inttoptr(values[1], vector.as_pointer()), values[2]
+
+        def constant(k):
+            return vector([k] * _LANES)
+
+        def turn(x, k):
+            return b.or_(b.shl(x, constant(k)), b.lshr(x, constant(32 - k)))
+
+        places = [b.gep(b.inttoptr(at, vector.as_pointer()), [_INT(k)]) for k in range(4)]
+        before = [b.load(place, align=4) for place in places]
+        entry, loop, after = b.block, b.append_basic_block("rows"), b.append_basic_block("after")
+        b.branch(loop)
+        b.position_at_end(loop)
+        row, (s0, s1, s2, s3) = b.phi(_INT), [b.phi(vector) for _ in range(4)]
+        bits = b.add(turn(b.add(s0, s3), 7), s0)
+        b.store(bits, b.gep(pointer, [row]), align=4)
+        c, d = b.xor(s2, s0), b.xor(s3, s1)
+        moved = [b.xor(s0, d), b.xor(s1, c), b.xor(c, b.shl(s1, constant(9))), turn(d, 11)]
+        following = b.add(row, _INT(1))
+        for phi, first, later in zip((s0, s1, s2, s3), before, moved):
+            phi.add_incoming(first, entry)
+            phi.add_incoming(later, loop)
+        row.add_incoming(_INT(0), entry)
+        row.add_incoming(following, loop)
+        b.cbranch(b.icmp_signed("<", following, rows), loop, after)
+        b.position_at_end(after)
+        for place, value in zip(places, moved):
+            b.store(value, place, align=4)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64, types.int64), generate
 
 
 @njit(**_options)
-def _next(state, out):
-    """32 random bits from each of the generators."""
-    s0, s1, s2, s3 = state[0], state[1], state[2], state[3]
-    for lane in range(_LANES):
-        a, b, c, d = s0[lane], s1[lane], s2[lane], s3[lane]
-        out[lane] = _turn(np.uint32(a + d), 7) + a
-        t, c, d = np.uint32(b << np.uint32(9)), c ^ a, d ^ b
-        s1[lane], s0[lane] = b ^ c, a ^ d
-        s2[lane], s3[lane] = c ^ t, _turn(np.uint32(d), 11)
+def _block(seed, block, n):
+    """At least n ≤ _BLOCK random words: the beginning of this block's."""
+    state, words = np.empty((4, _LANES), np.uint32), np.empty(_BLOCK, np.uint32)
+    _seed(state, seed, block)
+    _words(state.ctypes.data, words.ctypes.data, (n + _LANES - 1) // _LANES)
+    return words
 
 
 @njit(**_options)
@@ -93,68 +129,32 @@ _C0, _C1, _C2, _C3, _C4, _C5, _C6 = _COSINE
 
 
 @njit(**_options)
-def _normals(first, second, low, high):
-    """Box-Muller: two N(0, 1) from 64 random bits."""
+def _normals(words, out):
+    """Box-Muller: two N(0, 1) from 64 random bits, so many in `out` that rows come in pairs."""
     scale = np.float32(2.0**-31)
-    for lane in range(_LANES):
-        bits = np.float32(np.int32(first[lane] >> np.uint32(1))) + np.float32(0.5)  # in (0, 2³¹]
-        square = np.float32(2) * (np.float32(31 * math.log(2)) - _log(bits))
-        r = math.sqrt(max(square, np.float32(0)))  # rounding must not make it negative
-        t = np.float32(np.int32(second[lane])) * scale  # the angle is π t
-        a = np.float32(0.5) - math.fabs(t)  # in [-½, ½]: cos(π t) = sin(π a), |sin(π t)| = cos(π a)
-        q = a * a
-        sine = a * (_S0 + q * (_S1 + q * (_S2 + q * (_S3 + q * (_S4 + q * _S5)))))
-        cosine = _C0 + q * (_C1 + q * (_C2 + q * (_C3 + q * (_C4 + q * (_C5 + q * _C6)))))
-        low[lane] = r * sine
-        high[lane] = r * math.copysign(cosine, t)
+    for k in range(0, out.shape[0], 2 * _LANES):
+        first, second = words[k : k + _LANES], words[k + _LANES : k + 2 * _LANES]
+        low, high = out[k : k + _LANES], out[k + _LANES : k + 2 * _LANES]
+        for lane in range(_LANES):
+            u = np.float32(np.int32(first[lane] >> np.uint32(1))) + np.float32(0.5)  # in (0, 2³¹]
+            square = np.float32(2) * (np.float32(31 * math.log(2)) - _log(u))
+            r = math.sqrt(max(square, np.float32(0)))  # rounding must not make it negative
+            t = np.float32(np.int32(second[lane])) * scale  # the angle is π t
+            a = np.float32(0.5) - math.fabs(t)  # in [-½, ½]: cos(π t) = sin(π a)
+            q = a * a
+            sine = a * (_S0 + q * (_S1 + q * (_S2 + q * (_S3 + q * (_S4 + q * _S5)))))
+            cosine = _C0 + q * (_C1 + q * (_C2 + q * (_C3 + q * (_C4 + q * (_C5 + q * _C6)))))
+            low[lane] = r * sine
+            high[lane] = r * math.copysign(cosine, t)  # |sin(π t)| = cos(π a)
 
 
-@njit(parallel=True, **_options)
-def uniform(out, seed):
-    """out ~ U[0, 1): multiples of 2⁻²⁴."""
-    n = out.shape[0]
-    for block in prange((n + _BLOCK - 1) // _BLOCK):
-        state, bits = np.empty((4, _LANES), np.uint32), np.empty(_LANES, np.uint32)
-        _seed(state, seed, block)
-        for first in range(block * _BLOCK, min(n, (block + 1) * _BLOCK), _LANES):
-            _next(state, bits)
-            part = out[first : first + _LANES]
-            for lane in range(part.shape[0]):
-                part[lane] = np.float32(np.int32(bits[lane] >> np.uint32(8))) * np.float32(2.0**-24)
-
-
-@njit(parallel=True, **_options)
-def normal(out, seed):
-    """out ~ N(0, 1)."""
-    n = out.shape[0]
-    for block in prange((n + _BLOCK - 1) // _BLOCK):
-        state = np.empty((4, _LANES), np.uint32)
-        bits, pair = np.empty((2, _LANES), np.uint32), np.empty(2 * _LANES, np.float32)
-        _seed(state, seed, block)
-        for first in range(block * _BLOCK, min(n, (block + 1) * _BLOCK), 2 * _LANES):
-            _next(state, bits[0])
-            _next(state, bits[1])
-            _normals(bits[0], bits[1], pair[:_LANES], pair[_LANES:])
-            part = out[first : first + 2 * _LANES]
-            for lane in range(part.shape[0]):
-                part[lane] = pair[lane]
-
-
-@njit(parallel=True, **_options)
-def _rectified(out, a, scale, seed):
-    n = out.shape[0]
-    for block in prange((n + _BLOCK - 1) // _BLOCK):
-        state = np.empty((4, _LANES), np.uint32)
-        bits, pair = np.empty((2, _LANES), np.uint32), np.empty(2 * _LANES, np.float32)
-        _seed(state, seed, block)
-        for first in range(block * _BLOCK, min(n, (block + 1) * _BLOCK), 2 * _LANES):
-            _next(state, bits[0])
-            _next(state, bits[1])
-            _normals(bits[0], bits[1], pair[:_LANES], pair[_LANES:])
-            part, given = out[first : first + 2 * _LANES], a[first : first + 2 * _LANES]
-            for lane in range(part.shape[0]):
-                h = given[lane] + scale * pair[lane]
-                part[lane] = np.float32(0) if h < 0 else h
+@njit(**_options)
+def _drawn(seed, block, n):
+    """n ≤ _BLOCK numbers ~ N(0, 1), and those that fill the last pair of rows."""
+    many = (n + 2 * _LANES - 1) // (2 * _LANES) * (2 * _LANES)
+    numbers = np.empty(many, np.float32)
+    _normals(_block(seed, block, many), numbers)
+    return numbers
 
 
 @intrinsic
@@ -166,9 +166,41 @@ def _floats(context, address):
 
 
 @njit(**_options)
-def rectified(out, a, n, scale, seed):
-    """out = max(0, a + scale·z), z ~ N(0, 1) the numbers that `normal` draws; NaN stays.
+def _part(address, n, block):
+    """The numbers of this block, of the n in fp32 at the address."""
+    return carray(_floats(address), (n,))[block * _BLOCK : min(n, (block + 1) * _BLOCK)]
 
-    out and a are the addresses of n numbers in fp32.
-    """
-    _rectified(carray(_floats(out), (n,)), carray(_floats(a), (n,)), np.float32(scale), seed)
+
+# What Python calls takes addresses, as the other kernels do.
+
+
+@njit(parallel=True, **_options)
+def uniform(out, n, seed):
+    """n numbers ~ U[0, 1) at `out`: multiples of 2⁻²⁴."""
+    for block in prange((n + _BLOCK - 1) // _BLOCK):
+        part = _part(out, n, block)
+        words = _block(seed, block, part.shape[0])
+        for k in range(part.shape[0]):
+            part[k] = np.float32(np.int32(words[k] >> np.uint32(8))) * np.float32(2.0**-24)
+
+
+@njit(parallel=True, **_options)
+def normal(out, n, seed):
+    """n numbers ~ N(0, 1) at `out`."""
+    for block in prange((n + _BLOCK - 1) // _BLOCK):
+        part = _part(out, n, block)
+        numbers = _drawn(seed, block, part.shape[0])
+        for k in range(part.shape[0]):
+            part[k] = numbers[k]
+
+
+@njit(parallel=True, **_options)
+def rectified(out, a, n, scale, seed):
+    """max(0, a + scale·z) at `out`, z ~ N(0, 1) the numbers that `normal` draws; NaN stays."""
+    width = np.float32(scale)
+    for block in prange((n + _BLOCK - 1) // _BLOCK):
+        part, given = _part(out, n, block), _part(a, n, block)
+        numbers = _drawn(seed, block, part.shape[0])
+        for k in range(part.shape[0]):
+            h = given[k] + width * numbers[k]
+            part[k] = np.float32(0) if h < 0 else h
