@@ -33,28 +33,30 @@ class Coefficient(LazyState):
 
     def value(self) -> Tensor:
         """α, `[D]` or `[]`."""
-        if self.numerator.numel() == 0:
-            return self.numerator.new_tensor(self.start)
+        numerator, start = self.numerator, self.start
+        if numerator.numel() == 0:
+            return numerator.new_tensor(start)
         # Where v was always zero the ratio is 0/0, or 1/0 if its square underflowed.
-        return (self.numerator / self.denominator).nan_to_num_(*[self.start] * 3)
+        return (numerator / self.denominator).nan_to_num_(start, start, start)
 
-    @torch.no_grad()
     def update(self, g: Tensor, v: Tensor) -> None:
         """Move the averages by estimates g and control variates v, both `[..., D]`."""
         units = g.shape[-1:] if self.per_unit else torch.Size()
         if self.per_unit:
             sums = -(g * v).sum_to_size(units), v.square().sum_to_size(units)
         else:
-            sums = -g.flatten().dot(v.flatten()), v.flatten().dot(v.flatten())
+            v = v.flatten()
+            sums = -g.flatten().dot(v), v.dot(v)
         product, square = (total(each, self.synchronised) for each in sums)
-        if self.numerator.numel() == 0:
-            self.numerator = self.numerator.new_zeros(units, device=g.device)
-            self.denominator = torch.zeros_like(self.numerator)
-        if self.numerator.shape != units:
-            known, got = (str(list(shape)) for shape in (self.numerator.shape, units))
+        numerator = self.numerator
+        if numerator.numel() == 0:
+            self.numerator = numerator = numerator.new_zeros(units, device=g.device)
+            self.denominator = torch.zeros_like(numerator)
+        if numerator.shape != units:
+            known, got = (str(list(shape)) for shape in (numerator.shape, units))
             raise ValueError(
                 f"a control variate expected coefficients {known}, as it was first used or stored "
                 f"with, got {got}. Give each layer one of its own, and load only what the same "
                 "options have saved."
             )
-        decay_((self.numerator, self.denominator), (product, square), self.decay)
+        decay_((numerator, self.denominator), (product, square), self.decay)

@@ -50,16 +50,15 @@ class LazyState(nn.Module):
         return self
 
 
-@torch.no_grad()
 def decay_(sums: tuple[Tensor, ...], by: tuple[Tensor, ...], decay: float) -> None:
     """In place: sum ← decay · sum + by, for all or, where one would not be finite, for none.
 
     One bad batch must not spoil all that follow.
     """
-    moved = [torch.add(x.to(s), s, alpha=decay) for s, x in zip(sums, by, strict=True)]
+    given = [x.detach().to(s) for s, x in zip(sums, by, strict=True)]
+    moved = torch._foreach_add(given, sums, alpha=decay)
     if all(map(finite, moved)):
-        for s, m in zip(sums, moved, strict=True):
-            s.copy_(m)
+        torch._foreach_copy_(sums, moved)
 
 
 def finite(x: Tensor) -> bool:

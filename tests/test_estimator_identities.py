@@ -22,6 +22,7 @@ from hardgate.estimators import (
     StochasticAD,
 )
 from hardgate.estimators._flips import draw_unit, unit_by_unit
+from hardgate.estimators._odds import Odds
 from hardgate.estimators.arms import debias, dirichlet_copula
 from hardgate.estimators.disarm import antithetic
 from hardgate.lab.problems import PROBLEMS
@@ -73,7 +74,7 @@ def test_arms_with_two_samples_is_disarm(problem: str) -> None:
     E = -torch.log1p(-pair)
     first, second = 1 - E / E.sum(0)
     u = torch.where(a > 0, first, second)
-    torch.testing.assert_close(dirichlet_copula(a, pair), antithetic(a, u))
+    torch.testing.assert_close(dirichlet_copula(Odds.of(a), pair), antithetic(Odds.of(a), u))
     disarm = DisARM().estimate(f, a, u)
     for drawn in (pair, u.unsqueeze(0)):  # as for any K, and as ARMS(2) draws
         arms = ARMS(2).estimate(f, a, drawn)
@@ -89,8 +90,8 @@ def test_debias_is_the_printed_formula_where_that_is_finite(K: int) -> None:
     small = (2 * p ** (1 / (K - 1)) - 1).clamp(min=0) ** (K - 1)
     large = 2 * p - 1 + (2 * q ** (1 / (K - 1)) - 1).clamp(min=0) ** (K - 1)
     J = torch.where(p < 0.5, small, large)
-    torch.testing.assert_close(debias(a, K), p * q / (p - J), rtol=1e-6, atol=0)
-    far = debias(torch.tensor([40.0, -40.0, 1e4, -1e4, torch.inf]), K)
+    torch.testing.assert_close(debias(Odds.of(a), K), p * q / (p - J), rtol=1e-6, atol=0)
+    far = debias(Odds.of(torch.tensor([40.0, -40.0, 1e4, -1e4, torch.inf])), K)
     torch.testing.assert_close(far, torch.ones(5))
 
 
@@ -99,10 +100,10 @@ def test_debias_is_the_printed_formula_where_that_is_finite(K: int) -> None:
 def test_the_copula_has_the_law_it_is_debiased_for(K: int, p: float) -> None:
     """Each of the K is a sample of b, and 1/(1 - ρ) is the factor."""
     a = torch.logit(torch.tensor(p, dtype=torch.float64)).expand(1_000_000, 1)
-    b = dirichlet_copula(a, noise(1 if K == 2 else K, *a.shape))
+    b = dirichlet_copula(Odds.of(a), noise(1 if K == 2 else K, *a.shape))
     assert largest_z(b.mean(0), p) < Z_LEVEL
     # E[(b_j - b_k)²] = 2p(1-p)(1 - ρ)
-    apart = (b[0] - b[1]).square() * debias(a, K) / 2
+    apart = (b[0] - b[1]).square() * debias(Odds.of(a), K) / 2
     assert largest_z(apart, p * (1 - p)) < Z_LEVEL
 
 
@@ -266,14 +267,14 @@ def self_including(f: Callable[[Tensor], Tensor], a: Tensor) -> Tensor:
 
 def leave_one_out_of_a_pair(f: Callable[[Tensor], Tensor], a: Tensor) -> Tensor:
     """RLOO over an antithetic pair, whose members are not independent."""
-    b = antithetic(a, noise(*a.shape))
+    b = antithetic(Odds.of(a), noise(*a.shape))
     L = f(b)
     return ((L - L.flip(0)).unsqueeze(-1) * (b - torch.sigmoid(a))).mean(0)
 
 
 def arms_without_debias(f: Callable[[Tensor], Tensor], a: Tensor) -> Tensor:
     g = ARMS(3).estimate(f, a, noise(3, *a.shape)).gradient
-    return g / debias(a, 3)
+    return g / debias(Odds.of(a), 3)
 
 
 def with_respect_to_p(f: Callable[[Tensor], Tensor], a: Tensor) -> Tensor:

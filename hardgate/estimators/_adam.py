@@ -10,7 +10,7 @@ from torch import Tensor
 from hardgate._across import total
 from hardgate._state import LazyState, finite
 
-_FIRST, _SECOND, _EPSILON = 0.9, 0.999, 1e-8
+FIRST, SECOND, EPSILON = 0.9, 0.999, 1e-8
 
 
 class Adam(LazyState):
@@ -42,14 +42,18 @@ class Adam(LazyState):
         gradient = total(gradient, self.synchronised).to(x.dtype)
         if not finite(gradient):
             return
+        self.started(x).steps.add_(1)
+        self.first.lerp_(gradient, 1 - FIRST)
+        self.second.mul_(SECOND).addcmul_(gradient, gradient, value=1 - SECOND)
+        n = self.steps.item()
+        spread = self.second.sqrt().div_((1 - SECOND**n) ** 0.5).add_(EPSILON)
+        x.addcdiv_(self.first, spread, value=-self.rate / (1 - FIRST**n))
+
+    def started(self, x: Tensor) -> Adam:
+        """Itself, with moments for the vector `x`."""
         if self.first.numel() == 0:
             self.first, self.second = torch.zeros_like(x), torch.zeros_like(x)
-        self.steps.add_(1)
-        self.first.lerp_(gradient, 1 - _FIRST)
-        self.second.mul_(_SECOND).addcmul_(gradient, gradient, value=1 - _SECOND)
-        n = self.steps.item()
-        spread = self.second.sqrt().div_((1 - _SECOND**n) ** 0.5).add_(_EPSILON)
-        x.addcdiv_(self.first, spread, value=-self.rate / (1 - _FIRST**n))
+        return self
 
     def extra_repr(self) -> str:
         return f"rate={self.rate}"

@@ -52,7 +52,6 @@ class Coefficients(LazyState):
         alpha = [(x + d) / s for x, d, s in zip(start, step, size, strict=True)]
         return self.denominator.new_tensor(alpha)
 
-    @torch.no_grad()
     def update(self, estimates: Tensor) -> None:
         """Move the averages by an estimate g and its control variates, `[1 + R, ..., D]`."""
         rows = estimates.flatten(1).to(self.denominator.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -96,12 +97,13 @@ class Estimator(LazyState, ABC):
     ) -> Tensor:
         """The value of E f(b), whose gradient at `logits` is the estimate. See `expectation`."""
         a, grad = widen(logits.detach()), torch.is_grad_enabled()
-        self._learning = grad
+        if self._learning != grad:  # nn.Module takes 5 µs to set an attribute
+            self._learning = grad
         if self.needs_gradient_of_f:
             needs_autograd(type(self).__name__)
         if self.state and self.adapting:
             may_learn(type(self).__name__)
-        with torch.enable_grad():
+        with nullcontext() if grad else torch.enable_grad():
             with fast():
                 noise = self.sample_noise(a, generator)
             if grad:
@@ -175,13 +177,18 @@ def sample(p: Tensor, u: Tensor) -> Tensor:
     return below(u.to(p.device), p)
 
 
-def below(x: Tensor, y: Tensor) -> Tensor:
-    """1[x < y], as a number of y's dtype."""
-    if functorch.get_dynamic_layer_stack_depth() or torch.compiler.is_compiling():
-        # neither has a rule for out=
+def below(x: Tensor, y: Tensor, out: Tensor | None = None) -> Tensor:
+    """1[x < y], as a number of y's dtype; in `out`, where `writable`."""
+    if not writable():
         return (x < y).to(y.dtype)
-    out = torch.empty(0, dtype=y.dtype, device=y.device)
+    if out is None:
+        out = torch.empty(0, dtype=y.dtype, device=y.device)
     return torch.lt(x, y, out=out)  # a fifth of the time of (x < y).to(y.dtype)
+
+
+def writable() -> bool:
+    """Whether results may go to memory that is there, which vmap and compilers have no rule for."""
+    return not (functorch.get_dynamic_layer_stack_depth() or torch.compiler.is_compiling())
 
 
 def value_and_gradient(f: Loss, x: Tensor) -> tuple[Tensor, Tensor]:

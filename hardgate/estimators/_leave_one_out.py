@@ -8,17 +8,19 @@ from torch import Tensor
 _FEW = 8  # samples
 
 
-def rloo(L: Tensor, score: Tensor) -> Tensor:
+def rloo(L: Tensor, score: Tensor, scale: Tensor | None = None) -> Tensor:
     """mean_k (L_k - mean_{j≠k} L_j)(b_k - p): `[..., K, B]` and `[K, B, D]` → `[..., B, D]`.
 
     L_k - mean_{j≠k} L_j is K/(K-1) times L_k - mean_j L_j; of two samples all that is left is
-    ½ (L_1 - L_2)(b_1 - b_2), in half the passes.
+    ½ (L_1 - L_2)(b_1 - b_2), in half the passes. `scale`, `[B, D]`, multiplies it.
     """
     axis = L.dim() - score.dim() + 1
     if len(score) > 2:
-        return weighted(centred(L, axis), score)
-    difference = 0.5 * (L.select(axis, 0) - L.select(axis, 1))
-    return difference.unsqueeze(-1) * (score[0] - score[1])
+        total = weighted(centred(L, axis), score)
+        return total if scale is None else total * scale
+    difference = torch.sub(*L.unbind(axis)).mul_(0.5)
+    apart = torch.sub(*score.unbind())
+    return difference.unsqueeze(-1) * (apart if scale is None else apart * scale)
 
 
 def centred(L: Tensor, axis: int = 0) -> Tensor:

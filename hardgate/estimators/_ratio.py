@@ -28,19 +28,22 @@ class Ratio(LazyState):
 
     def value(self, like: Tensor, *shape: int) -> Tensor:
         """The ratio, in the dtype of `like`; an error where it was learnt for another shape."""
-        if self.numerator.numel() == 0:
+        numerator = self.numerator
+        if numerator.numel() == 0:
             return like.new_zeros(shape)
-        if self.numerator.shape != shape:
+        if numerator.shape != shape:
             raise ValueError(
-                f"an estimator expected the {self.numerator.shape[-1]} units that it was first "
-                f"used with, got {shape[-1]}. Give each layer an estimator of its own."
+                f"an estimator expected the {numerator.shape[-1]} units that it was first used "
+                f"with, got {shape[-1]}. Give each layer an estimator of its own."
             )
-        return (self.numerator / self.denominator).nan_to_num_(0.0, 0.0, 0.0).to(like)
+        return (numerator / self.denominator).nan_to_num_(0.0, 0.0, 0.0).to(like)
 
-    @torch.no_grad()
     def update(self, x: Tensor, y: Tensor) -> None:
         """Move the sums by x, and by y of the same shape or one that broadcasts to it."""
-        x, y = (total(each, self.synchronised).to(self.numerator.dtype) for each in (x, y))
-        if self.numerator.numel() == 0:
-            self.numerator, self.denominator = torch.zeros_like(x), torch.zeros_like(y)
-        decay_((self.numerator, self.denominator), (x, y), self.decay)
+        x, y = (total(each, self.synchronised) for each in (x, y))
+        numerator = self.numerator
+        if numerator.numel() == 0:
+            kept = numerator.dtype
+            self.numerator = numerator = torch.zeros_like(x, dtype=kept)
+            self.denominator = torch.zeros_like(y, dtype=kept)
+        decay_((numerator, self.denominator), (x, y), self.decay)

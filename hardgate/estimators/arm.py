@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise
+from hardgate.estimators._odds import Odds
 from hardgate.estimators.disarm import antithetic
 from hardgate.exact import losses_of
 from hardgate.units._unit import single
@@ -31,6 +32,6 @@ class ARM(Estimator):
 
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
         u = single(noise)
-        losses = losses_of(f, antithetic(a, u))
+        losses = losses_of(f, antithetic(Odds.of(a), u))
         first, second = losses.detach().unsqueeze(-1)
         return Estimate(losses.mean(0), (first - second) * (u - 0.5))

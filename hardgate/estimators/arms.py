@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hardgate.estimators._estimator import Context, Estimate, Loss, ManySamples, Noise
 from hardgate.estimators._leave_one_out import rloo
+from hardgate.estimators._odds import Odds
 from hardgate.estimators.disarm import antithetic
 from hardgate.exact import losses_of
 from hardgate.noise import uniform
@@ -51,12 +52,13 @@ class ARMS(Repelled):
         super().__init__(samples)
 
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
-        b = dirichlet_copula(a, single(noise))  # [K, ..., D]
+        odds = Odds.of(a)
+        b = dirichlet_copula(odds, single(noise))  # [K, ..., D]
         losses = losses_of(f, b)
-        return Estimate(losses.mean(0), rloo(losses.detach(), b) * debias(a, self.samples))
+        return Estimate(losses.mean(0), rloo(losses.detach(), b, debias(odds, self.samples)))
 
 
-def dirichlet_copula(a: Tensor, u: Tensor) -> Tensor:
+def dirichlet_copula(odds: Odds, u: Tensor) -> Tensor:
     """K dependent samples of b from K independent uniform numbers, both `[K, ..., D]`.
 
     d ~ Dirichlet(1, …, 1) over the K; (1-d)^{K-1} is uniform, and small for one of them only.
@@ -64,14 +66,14 @@ def dirichlet_copula(a: Tensor, u: Tensor) -> Tensor:
     are an antithetic pair: one uniform number, `[1, ..., D]`, makes both.
     """
     if len(u) == 1:
-        return antithetic(a, u[0])
+        return antithetic(odds, u[0])
     E = torch.log1p(-u)  # ~ -Exp(1); the sign cancels
     d = E / E.sum(0)
-    rare = (1 - d) ** (len(u) - 1) < torch.sigmoid(-a.abs())
-    return (rare != (a > 0)).to(a.dtype)
+    rare = (1 - d) ** (len(u) - 1) < odds.rarer
+    return (rare != (odds.p > odds.q)).to(odds.p.dtype)
 
 
-def debias(a: Tensor, K: int) -> Tensor:
+def debias(odds: Odds, K: int) -> Tensor:
     """1/(1 - ρ) = p(1-p)/(p - J), where J = P(b_j = b_k = 1).
 
     In q = min(p, 1-p): (1-q) / (1 - max(2q^{1/(K-1)} - 1, 0)^{K-1} / q). The power of the ratio
@@ -79,6 +81,6 @@ def debias(a: Tensor, K: int) -> Tensor:
     printed it is 0/0 at a = 40. With two samples it is 0, as q ≤ ½.
     """
     if K == 2:
-        return torch.sigmoid(a.abs())
-    root = torch.sigmoid(-a.abs()) ** (-1 / (K - 1))
-    return torch.sigmoid(a.abs()) / (1 - (2 - root).clamp(min=0) ** (K - 1))
+        return odds.commoner
+    root = odds.rarer ** (-1 / (K - 1))
+    return odds.commoner / (1 - (2 - root).clamp(min=0) ** (K - 1))

@@ -5,7 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise, below
+from hardgate.estimators._estimator import (
+    Context,
+    Estimate,
+    Estimator,
+    Loss,
+    Noise,
+    below,
+    writable,
+)
+from hardgate.estimators._odds import Odds
 from hardgate.exact import losses_of
 from hardgate.units._unit import single
 
@@ -30,18 +39,24 @@ class DisARM(Estimator):
     n_evals = 2
 
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
-        b = antithetic(a, single(noise))
+        odds = Odds.of(a)
+        b = antithetic(odds, single(noise))
         losses = losses_of(f, b)
-        return Estimate(losses.mean(0), pair_gradient(a, b, losses.detach()))
+        return Estimate(losses.mean(0), pair_gradient(odds, b, losses.detach()))
 
 
-def pair_gradient(a: Tensor, b: Tensor, L: Tensor) -> Tensor:
+def pair_gradient(odds: Odds, b: Tensor, L: Tensor) -> Tensor:
     """g from a pair b `[2, ..., D]` and its losses `[2, ...]`; (-1)^b̃ 1[b ≠ b̃] = b - b̃."""
     difference = (L[0] - L[1]).unsqueeze(-1)
-    return 0.5 * difference * (b[0] - b[1]) * torch.sigmoid(a.abs())
+    return 0.5 * difference * (b[0] - b[1]) * odds.commoner
 
 
-def antithetic(a: Tensor, u: Tensor) -> Tensor:
+def antithetic(odds: Odds, u: Tensor) -> Tensor:
     """The pair b = 1[u > 1-p], b̃ = 1[u < p], as `[2, ..., D]`."""
-    p, q = torch.sigmoid(a), torch.sigmoid(-a)
-    return torch.stack([below(q, u.to(a)), below(u.to(a), p)])
+    (p, q), u = odds, u.to(odds.p)
+    if not writable():
+        return torch.stack([below(q, u), below(u, p)])
+    pair = p.new_empty(2, *p.shape)
+    below(q, u, pair[0])
+    below(u, p, pair[1])
+    return pair

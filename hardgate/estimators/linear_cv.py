@@ -8,6 +8,7 @@ from torch import Tensor
 from hardgate._coefficient import Coefficient
 from hardgate.estimators._estimator import Context, Estimate, Loss, Noise
 from hardgate.estimators._leave_one_out import rloo
+from hardgate.estimators._odds import Odds
 from hardgate.estimators._ratio import Ratio
 from hardgate.estimators.arms import Repelled, debias, dirichlet_copula
 from hardgate.exact import losses_of
@@ -50,12 +51,13 @@ class LinearCV(Repelled):
         self.alpha = Coefficient(-1.0)
 
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
-        b = dirichlet_copula(a, single(noise))  # [K, ..., D]
+        odds = Odds.of(a)
+        b = dirichlet_copula(odds, single(noise))  # [K, ..., D]
         losses = losses_of(f, b)
-        variance = torch.sigmoid(a) * torch.sigmoid(-a)
+        variance = odds.p * odds.q
         w = self.slope.value(a, a.shape[-1])
         L = torch.stack([losses.detach(), b @ w])
-        g, v = rloo(L, b) * debias(a, self.samples)  # two of ARMS; p cancels
+        g, v = rloo(L, b, debias(odds, self.samples))  # two of ARMS; p cancels
         v.addcmul_(w, variance, value=-1)  # of mean zero
         alpha = self.alpha.value()
         out = torch.addcmul(g, alpha, v)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardgate._across import total
+from hardgate._across import active, total
 from hardgate._state import decay_, proper_decay
+from hardgate.estimators._adam import EPSILON, FIRST, SECOND
 from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise, sample
 from hardgate.estimators._network import Network
 from hardgate.exact import losses_of
+from hardgate.kernels import compiler
 from hardgate.units._unit import single
+
+_FEW = 256  # inputs of the network up to which one kernel is faster than torch's products
 
 
 class NVIL(Estimator):
@@ -64,19 +68,48 @@ class NVIL(Estimator):
         p = torch.sigmoid(a)
         b = sample(p, single(noise))
         losses = losses_of(f, b)
-        beyond, x = losses.detach(), None
-        if context is not None:
-            x = context.detach().flatten(a.dim() - 1)  # [..., C]
-            beyond = beyond - self.network(x, self.network.psi(x))
-        c, s = self._running()
-        rest = beyond - c
-        if self.learns_from(rest):
-            if x is not None:
-                self._learn(x, rest)
-            self._move(beyond)
+        x = None if context is None else context.detach().flatten(a.dim() - 1)  # [..., C]
+        s = self._running()[1] if self.normalise else 0.0
+        rest = self._rest(losses.detach(), x)
         if self.normalise:
             rest = rest / max(1.0, s)
         return Estimate(losses, rest.unsqueeze(-1) * (b - p))
+
+    def _rest(self, L: Tensor, x: Tensor | None) -> Tensor:
+        """f - C_ψ(x) - c, which C_ψ, c and s then learn from."""
+        learns, network = self.learns_from(L), self.network
+        psi = network.weights if x is None else network.psi(x)
+        adam = network.adam.started(psi) if learns else network.adam
+        state = (psi, adam.first, adam.second, adam.steps, self.sums)
+        if self._fits(L, x, *state):
+            return self._at_once(L, x, state, learns)
+        beyond = L if x is None else L - network(x, psi)
+        rest = beyond - self._running()[0]
+        if learns:
+            if x is not None:
+                self._learn(x, rest)
+            self._move(beyond)
+        return rest
+
+    def _fits(self, L: Tensor, x: Tensor | None, *state: Tensor) -> bool:
+        """Whether one kernel can do it: few inputs, in fp32 on a CPU, nobody to sum with."""
+        return (
+            (x is None or x.shape[-1] <= _FEW)
+            and all(t.dtype is torch.float32 and t.is_contiguous() for t in (L, *state))
+            and compiler.usable(L, x, *state)
+            and not active(self.synchronised)
+        )
+
+    def _at_once(
+        self, L: Tensor, x: Tensor | None, state: tuple[Tensor, ...], learns: bool
+    ) -> Tensor:
+        """`_rest` by one kernel: on few inputs torch's operations take ten times as long."""
+        H, inputs = (0, L) if x is None else (self.network.hidden, x.to(L.dtype).contiguous())
+        rest, N = torch.empty_like(L), inputs.shape[-1] if H else 0
+        addresses = (t.data_ptr() for t in (rest, L, inputs, *state))
+        rates = (float(self.network.adam.rate), FIRST, SECOND, EPSILON, float(self.decay))
+        compiler.run("step", L.dtype, *addresses, L.numel(), N, H, *rates, learns)
+        return rest
 
     def _running(self) -> tuple[float, float]:
         """c and s; 0 and 0 before the first update."""

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise
 from hardgate.estimators._flips import draw_unit, flip
+from hardgate.estimators._odds import Odds
 from hardgate.estimators.bitflip import flip_gradient
 from hardgate.estimators.disarm import antithetic, pair_gradient
 from hardgate.exact import losses_of
@@ -46,14 +47,14 @@ class UGC(Estimator):
         return uniform(a, generator), uniform(a[..., :1], generator)
 
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
-        u, v = noise
-        rare = 2 * a.shape[-1] * torch.sigmoid(-a.abs()) < 1
+        (u, v), odds = noise, Odds.of(a)
+        rare = 2 * a.shape[-1] * odds.rarer < 1
         weight = rare.to(a.dtype) if self.among_rare else torch.ones_like(a)
         chosen = draw_unit(weight, v)
-        b = antithetic(a, u)
+        b = antithetic(odds, u)
         losses = losses_of(f, b)
         L = losses.detach()
-        of_pair = pair_gradient(a, b, L)
+        of_pair = pair_gradient(odds, b, L)
         with torch.no_grad():  # flip_j b is no sample of b: it has no part in the value
             flipped = losses_of(f, flip(b[0], chosen)).unsqueeze(-1)
         choices = weight.sum(-1, keepdim=True)
