@@ -20,7 +20,7 @@ from hardgate.kernels.room import NARROW
 
 # Numba's cache on disk watches the file of a function and nothing else, so this file has to change
 # when those it calls do: `hardgate.kernels.compiler` holds them together.
-CALLED = "ae20948255a90abf"
+CALLED = "992d0aa190a97063"
 
 _serial = njit(cache=True, **index.OPTIONS)
 _parallel = njit(cache=True, parallel=True, **index.OPTIONS)

@@ -20,8 +20,11 @@ def length(slots: int, C: int, B: int) -> int:
 
 
 def of_index(slots: int, C: int, B: int, n: int) -> int:
-    """begin and off for each slot; example, gate and place in lists of length n."""
-    return slots * (C + B + 2) + 3 * n
+    """begin and off for each slot; example, gate and place in lists of length n.
+
+    A line lies between two slots: threads that write into the same one wait for each other.
+    """
+    return slots * (C + B + 2 + LINE) + 3 * n
 
 
 def of_values(K: int, n: int) -> int:

@@ -20,7 +20,7 @@ from hardgate.kernels.room import BLOCK, LINE, NARROW, SLAB
 
 # Numba's cache on disk watches the file of a function and nothing else, so this file has to change
 # when those it calls do: `hardgate.kernels.compiler` holds them together.
-CALLED = "26a89a67521dfac6"
+CALLED = "0d15050394ff6196"
 
 _serial = njit(**index.OPTIONS)
 
@@ -49,16 +49,21 @@ def _first(slots, T, t):
 
 @_serial
 def _lists(address, slots, C, B):
-    """begin and off by slot; example, gate and place by entry."""
-    begin, off, n = slots * (C + 1), slots * (C + B + 2), length(slots, C, B)
+    """A row for each slot; example, gate and place by entry."""
+    first, n = of_index(slots, C, B, 0), length(slots, C, B)
     ints = vector(address, of_index(slots, C, B, n), np.int32(0))
     return (
-        ints[:begin].reshape(slots, C + 1),
-        ints[begin:off].reshape(slots, B + 1),
-        ints[off : off + n],
-        ints[off + n : off + 2 * n],
-        ints[off + 2 * n :],
+        ints[:first].reshape(slots, C + B + 2 + LINE),
+        ints[first : first + n],
+        ints[first + n : first + 2 * n],
+        ints[first + 2 * n :],
     )
+
+
+@_serial
+def _slot(slot, s, C, B):
+    """begin and off of one chunk."""
+    return slot[s, : C + 1], slot[s, C + 1 : C + B + 2]
 
 
 @_serial
@@ -99,7 +104,7 @@ def _part(t, parts, B, n, zero):
 def up(t, y, x, gates, w_in, b_in, w_out, parts, ints, floats, slots, B, G, K, n, O, relu, C, T,
        zero, kind):  # fmt: skip
     """H = w_in · x + b_in and S = g·H for each entry, and what they add to the output."""
-    begin, off, example, gate, place = _lists(ints, slots, C, B)
+    slot, example, gate, place = _lists(ints, slots, C, B)
     value, H, S = _values(floats, length(slots, C, B), K, zero)
     rows, inputs = matrix(gates, B, G, zero), matrix(x, B, n, zero)
     outgoing = matrix(w_out, G * K, O, kind)
@@ -114,35 +119,35 @@ def up(t, y, x, gates, w_in, b_in, w_out, parts, ints, floats, slots, B, G, K, n
     p = _first(slots, T, t) * C * B
     for k in range(t, chunks, T):
         low, high = k * C, min(G, k * C + C)
-        s = k if slots == chunks else t
-        end = _scan(rows, low, high, p, begin[s], off[s], example, value, gate, place, cursor,
+        begin, off = _slot(slot, k if slots == chunks else t, C, B)
+        end = _scan(rows, low, high, p, begin, off, example, value, gate, place, cursor,
                     found, held, zero)  # fmt: skip
-        c = chunk.on_from(0, begin[s], high - low)
+        c = chunk.on_from(0, begin, high - low)
         while c < high - low:
-            first, count, u = begin[s, c], begin[s, c + 1] - begin[s, c], (low + c) * K
-            c = chunk.on_from(c + 1, begin[s], high - low)
+            first, count, u = begin[c], begin[c + 1] - begin[c], (low + c) * K
+            c = chunk.on_from(c + 1, begin, high - low)
             chunk.products(H, ld, first, count, w_in + row * u, K, n, inputs, example,
                            chunk.at(bias) + size * u, w_in + row * (low + c) * K,
                            soon + vectors.size(kind) * u * O if soon != 0 else 0, O, zero,
                            kind)  # fmt: skip
         chunk.scale(value, H, S, K, ld, p, end, relu)
         if parts != 0 and K < BLOCK and _reads_on(outgoing, high * K, out.shape[1]):
-            chunk.gather(out, out.shape[1], S, ld, K, outgoing, off[s], gate, place, zero, kind)
+            chunk.gather(out, out.shape[1], S, ld, K, outgoing, off, gate, place, zero, kind)
         elif parts != 0 and O <= NARROW:
-            chunk.pour(out, outgoing, S, ld, K, low, high, begin[s], example, short, zero, kind)
+            chunk.pour(out, outgoing, S, ld, K, low, high, begin, example, short, zero, kind)
         elif parts != 0 and K >= BLOCK:
-            chunk.gather_columns(out, 0, O, S, ld, K, outgoing, low, high, begin[s], example, zero,
+            chunk.gather_columns(out, 0, O, S, ld, K, outgoing, low, high, begin, example, zero,
                                  kind)  # fmt: skip
         elif parts != 0:
-            chunk.gather(out, O, S, ld, K, outgoing, off[s], gate, place, zero, kind)
+            chunk.gather(out, O, S, ld, K, outgoing, off, gate, place, zero, kind)
         elif w_out == 0 and y != 0:
-            chunk.write(matrix(y, B, G * K, zero), S, ld, K, low, high, off[s], gate, place)
+            chunk.write(matrix(y, B, G * K, zero), S, ld, K, low, high, off, gate, place)
         p = end if slots == chunks else p
 
 
 def down(t, y, bias, c, rows, ints, slots, B, G, K, n, C, T, zero, kind):
     """Some columns of y[b] = bias + Σ c · rows, for blocks: a strip of them at a time."""
-    begin, _, example, _, _ = _lists(ints, slots, C, B)
+    slot, example, _, _ = _lists(ints, slots, C, B)
     ld = length(slots, C, B)
     numbers, shift = vector(c, K * ld, zero), vector(bias, n, zero)
     out, weights = matrix(y, B, n, zero), matrix(rows, G * K, n, kind)
@@ -154,7 +159,8 @@ def down(t, y, bias, c, rows, ints, slots, B, G, K, n, C, T, zero, kind):
         part[:] = 0
         for k in range(slots):
             low, high = k * C, min(G, k * C + C)
-            chunk.gather_columns(part, first, end, numbers, ld, K, weights, low, high, begin[k],
+            begin, _ = _slot(slot, k, C, B)
+            chunk.gather_columns(part, first, end, numbers, ld, K, weights, low, high, begin,
                                  example, zero, kind)  # fmt: skip
         for b in range(B):
             for o in range(first, end):
@@ -167,7 +173,7 @@ def back(t, dy, w_in, w_out, ints, floats, dH, dgates, parts, slots, B, G, K, n,
 
     The gradient of a gate that is probed is weighted by what it was probed with.
     """
-    begin, off, example, gate, place = _lists(ints, slots, C, B)
+    slot, example, gate, place = _lists(ints, slots, C, B)
     value, H, _ = _values(floats, length(slots, C, B), K, zero)
     numbers, out = vector(dH, K * length(slots, C, B), zero), _part(t, parts, B, n, zero)
     output, gradient = matrix(dy, B, columns, zero), matrix(dgates, B, G, zero)
@@ -178,25 +184,26 @@ def back(t, dy, w_in, w_out, ints, floats, dH, dgates, parts, slots, B, G, K, n,
     dg = np.empty(C * B, value.dtype)
     for k in range(t, slots, T):
         low, high = k * C, min(G, k * C + C)
-        p, end = begin[k, 0], begin[k, high - low]
-        chunk.differentiate(numbers, ld, K, output, outgoing, soon, low, high, begin[k], example,
+        begin, off = _slot(slot, k, C, B)
+        p, end = begin[0], begin[high - low]
+        chunk.differentiate(numbers, ld, K, output, outgoing, soon, low, high, begin, example,
                             short, nothing, zero)  # fmt: skip
         chunk.chain(numbers, H, value, dg, K, ld, p, end, relu)
         for q in range(end - p if weighted else 0):
             dg[q] *= value[p + q]
         if dgates != 0:
-            chunk.scatter(gradient, dg, p, low, high, off[k], gate, place, clear)
+            chunk.scatter(gradient, dg, p, low, high, off, gate, place, clear)
         if parts != 0 and K >= BLOCK:
-            chunk.gather_columns(out, 0, n, numbers, ld, K, incoming, low, high, begin[k], example,
+            chunk.gather_columns(out, 0, n, numbers, ld, K, incoming, low, high, begin, example,
                                  zero, zero)  # fmt: skip
         elif parts != 0:
-            chunk.gather(out, n, numbers, ld, K, incoming, off[k], gate, place, zero, zero)
+            chunk.gather(out, n, numbers, ld, K, incoming, off, gate, place, zero, zero)
 
 
 def weigh(t, dw_in, db_in, dw_out, dH, floats, x, dy, ints, slots, B, G, K, n, O, lr, most, C, T,
           zero):  # fmt: skip
     """The gradients of the weights, or with a learning rate the weights a step further."""
-    begin, _, example, _, _ = _lists(ints, slots, C, B)
+    slot, example, _, _ = _lists(ints, slots, C, B)
     into, out_of = matrix(dw_in, G * K, n, zero), matrix(dw_out, G * K, O, zero)
     bias = vector(db_in, G * K, zero)
     inputs, output = matrix(x, B, n, zero), matrix(dy, B, O, zero)
@@ -205,13 +212,14 @@ def weigh(t, dw_in, db_in, dw_out, dH, floats, x, dy, ints, slots, B, G, K, n, O
     experts = vector(dH, K * ld, zero)
     for k in range(t, slots, T):
         low, high = k * C, min(G, k * C + C)
+        begin, _ = _slot(slot, k, C, B)
         if db_in != 0:
-            chunk.total(bias, experts, ld, K, low, high, begin[k], lr)
+            chunk.total(bias, experts, ld, K, low, high, begin, lr)
         if dw_in != 0:
-            chunk.weigh(into, experts, ld, K, inputs, low, high, begin[k], example, scaled, lr,
+            chunk.weigh(into, experts, ld, K, inputs, low, high, begin, example, scaled, lr,
                         most, zero)  # fmt: skip
         if dw_out != 0:
-            chunk.weigh(out_of, sums, ld, K, output, low, high, begin[k], example, scaled, lr, 0.0,
+            chunk.weigh(out_of, sums, ld, K, output, low, high, begin, example, scaled, lr, 0.0,
                         zero)  # fmt: skip
 
 
