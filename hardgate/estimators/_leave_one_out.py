@@ -20,7 +20,7 @@ def rloo(L: Tensor, score: Tensor, scale: Tensor | None = None) -> Tensor:
         return total if scale is None else total * scale
     difference = torch.sub(*L.unbind(axis)).mul_(0.5)
     apart = torch.sub(*score.unbind())
-    return difference.unsqueeze(-1) * (apart if scale is None else apart * scale)
+    return difference.unsqueeze(-1) * (apart if scale is None else apart.mul_(scale))
 
 
 def centred(L: Tensor, axis: int = 0) -> Tensor:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from hardgate._across import total
 from hardgate._state import LazyState, decay_, proper_decay
+from hardgate.estimators._refusals import same_units
 
 
 class Ratio(LazyState):
@@ -32,10 +33,7 @@ class Ratio(LazyState):
         if numerator.numel() == 0:
             return like.new_zeros(shape)
         if numerator.shape != shape:
-            raise ValueError(
-                f"an estimator expected the {numerator.shape[-1]} units that it was first used "
-                f"with, got {shape[-1]}. Give each layer an estimator of its own."
-            )
+            same_units(numerator.shape[-1], shape[-1])
         return (numerator / self.denominator).nan_to_num_(0.0, 0.0, 0.0).to(like)
 
     def update(self, x: Tensor, y: Tensor) -> None:

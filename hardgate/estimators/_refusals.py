@@ -53,6 +53,15 @@ def may_learn(name: str) -> None:
         )
 
 
+def same_units(known: int, got: int) -> None:
+    """Refuse units that are not as many as those that something was learnt for."""
+    if known != got:
+        raise ValueError(
+            f"an estimator expected the {known} units that it was first used with, got {got}. "
+            "Give each layer an estimator of its own."
+        )
+
+
 def first_derivative_only(carried: Tensor) -> None:
     """Refuse `create_graph=True`; under `torch.func.grad` every pass is one, and is let through."""
     if carried.requires_grad and not torch.compiler.is_compiling():
