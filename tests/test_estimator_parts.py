@@ -27,10 +27,10 @@ def test_adam_is_torchs() -> None:
 def test_the_networks_own_derivatives_are_autograds(batch: tuple[int, ...]) -> None:
     network = Network(4, rate=0.1).double()
     x = torch.randn(*batch, 3, dtype=torch.float64, generator=seeded(0))
-    network.psi(x)
+    network.psi(x, keep=True)
     network.weights += torch.randn(len(network.weights), generator=seeded(1))  # w starts at zero
     by = torch.randn(batch, dtype=torch.float64, generator=seeded(2))
-    psi = network.psi(x).clone().requires_grad_()
+    psi = network.psi(x, keep=True).clone().requires_grad_()
     (expected,) = torch.autograd.grad((by * network(x, psi)).sum(), psi)
     torch.testing.assert_close(network.pullback(x, psi.detach(), by), expected)
 

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from hardgate import ReinMax, exact_gradient, expectation
 from hardgate.estimators import NVIL, RELAX, RLOO, Estimator, LinearCV, QuadraticCV
 from hardgate.lab.problems import PROBLEMS
-from tests.estimator_cases import CASES, draw, each_form, each_learning, leaf, warm
+from tests.estimator_cases import CASES, LEARNING, draw, each_form, each_learning, leaf, warm
 from tests.statistics import Z_LEVEL, largest_z
 
 SMOOTH = PROBLEMS["smooth"]
@@ -157,6 +157,50 @@ def test_inference_mode(name: str) -> None:
                 expectation(SMOOTH.f, A, estimator)
         else:
             assert expectation(SMOOTH.f, A.expand(5, -1), estimator).shape == (5,)
+
+
+# Those that differentiate f refuse the others.
+WAYS = {
+    False: ["no_grad", "eval", "inference_mode", "func.grad", "vmap"],
+    True: ["no_grad", "eval"],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [(name, way) for name in LEARNING for way in WAYS[CASES[name]().needs_gradient_of_f]],
+)
+def test_who_was_only_asked_has_learnt_nothing(name: str, way: str) -> None:
+    """Not even of which size it will be: then it learns as if nobody had asked."""
+    asked, fresh = CASES[name](), CASES[name]()
+
+    def value(a: Tensor) -> Tensor:
+        context = a.detach().cos() if asked.uses_context else None
+        return expectation(SMOOTH.f, a, asked, context=context)
+
+    def total(a: Tensor) -> Tensor:
+        return value(a).sum()
+
+    others = torch.cat([A, A]).expand(5, -1)[:, : len(A)]  # not contiguous
+    if way == "eval":
+        asked.eval()
+        total(others.clone().requires_grad_()).backward()
+        asked.train()
+    elif way in ("func.grad", "vmap"):
+        asked.adapt = False
+        if way == "vmap":
+            torch.func.vmap(total, randomness="different")(others.unsqueeze(0))
+        else:
+            torch.func.grad(total)(others)
+        asked.adapt = True
+    else:
+        with getattr(torch, way)():
+            value(others)
+    for key, tensor in fresh.state_dict().items():
+        assert torch.equal(asked.state_dict()[key], tensor), key
+    for step in range(3):
+        found, expected = (draw(each, SMOOTH.f, leaf(A, 5), step) for each in (asked, fresh))
+        assert torch.equal(found.gradient, expected.gradient)
 
 
 @each_learning

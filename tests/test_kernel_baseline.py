@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -90,13 +91,68 @@ def test_what_does_not_learn_is_left_alone(kernels: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "made", [lambda: NVIL().double(), NVIL], ids=["fp64", "more inputs than the kernel is for"]
+    ("made", "inputs"),
+    [(lambda: NVIL().double(), 2), (lambda: NVIL(hidden=1), 2**13 + 1)],
+    ids=["fp64", "more inputs than the kernel is for"],
 )
-def test_other_cases_are_torchs(made: Any, kernels: list[str]) -> None:
+def test_other_cases_are_torchs(made: Any, inputs: int, kernels: list[str]) -> None:
     nvil = made()
-    trained(nvil, (4,), 2 if nvil.sums.dtype is torch.float64 else 257)
+    trained(nvil, (4,), inputs)
     assert "step" not in kernels
     assert nvil.network.adam.steps == STEPS
+
+
+def estimated(nvil: NVIL, L: Tensor, x: Tensor) -> Tensor:
+    a = torch.zeros(len(L), 3)
+    noise = torch.rand(a.shape, generator=seeded(0))
+    return nvil.estimate(lambda b: L, a, noise, x).gradient
+
+
+def test_sizes_that_disagree_do_not_reach_the_kernel(kernels: list[str]) -> None:
+    """What is loaded brings its own sizes: torch's operations refuse them."""
+    small, large = NVIL(), NVIL()
+    trained(small, (4,), 2)
+    trained(large, (4,), 20)
+    kernels.clear()
+    weights = {k: v for k, v in large.state_dict().items() if "adam" not in k}
+    small.load_state_dict(weights, strict=False)
+    with pytest.raises(RuntimeError, match="size of tensor"):
+        trained(small, (4,), 20)
+    large.sums = torch.zeros(2)
+    with pytest.raises(ValueError, match="unpack"):
+        trained(large, (4,), 20)
+    assert "step" not in kernels
+
+
+def test_one_row_of_context_is_for_all(kernels: list[str]) -> None:
+    x, L = torch.randn(4, 2, generator=seeded(1)), torch.arange(4.0)
+    nvil = NVIL()
+    trained(nvil, (4,), 2)
+    nvil.eval()
+    kernels.clear()
+    row = estimated(nvil, L, x[:1])
+    assert "step" not in kernels
+    torch.testing.assert_close(row, estimated(nvil, L, x[:1].expand(4, 2).contiguous()))
+
+
+def test_losses_that_are_yet_to_be_negated(kernels: list[str]) -> None:
+    """torch keeps a sign beside the memory of such tensors; a kernel sees the memory alone."""
+    L, x = torch.randn(4, dtype=torch.complex64, generator=seeded(2)).conj().imag, torch.ones(4, 2)
+    assert L.is_neg()
+    torch.testing.assert_close(estimated(NVIL(), L, x), estimated(NVIL(), L.clone(), x))
+
+
+def test_threads_that_train_at_once() -> None:
+    alone = NVIL()
+    trained(alone, (7,), 5)
+    many = [NVIL() for _ in range(4)]
+    workers = [Thread(target=trained, args=(nvil, (7,), 5)) for nvil in many]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    for nvil in many:
+        assert torch.equal(nvil.network.weights, alone.network.weights)
 
 
 def test_inputs_of_another_dtype_and_layout(kernels: list[str]) -> None:

@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import hardgate
 from hardgate import UNITS, AdaptiveL1, ConditionalMLP, Controller, FiringRate, KLTarget
-from hardgate.estimators import NVIL, REBAR, RELAX, DoubleCV, Estimator
+from hardgate.estimators import NVIL, REBAR, RELAX, DoubleCV, Estimator, LinearCV
 from hardgate.reproduce.together import leave
 from tests.steering import steers
 
@@ -29,6 +29,7 @@ CONTROLLERS: dict[str, Callable[[], Controller]] = {
     "FiringRate": lambda: FiringRate(0.1),
 }
 LEARNERS: dict[str, Callable[[], Estimator]] = {
+    "LinearCV": LinearCV,
     "NVIL": NVIL,
     "REBAR": lambda: REBAR(learn_temperature=True),
     "RELAX": lambda: RELAX(learn_temperature=True),
@@ -99,7 +100,7 @@ def learnt(name: str, rank: int, world: int) -> Any:
         noise = estimator.sample_noise(a, torch.Generator().manual_seed(step))
         parts = noise if isinstance(noise, tuple) else (noise,)
         mine = slice(None) if world == 1 else slice(sum(sizes[:rank]), sum(sizes[: rank + 1]))
-        own = tuple(part[mine] for part in parts)
+        own = tuple(part[..., mine, :] for part in parts)
         estimator.estimate(
             lambda b: (b.sum(-1) - 1).square(),
             a[mine],

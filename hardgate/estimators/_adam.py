@@ -51,7 +51,7 @@ class Adam(LazyState):
 
     def started(self, x: Tensor) -> Adam:
         """Itself, with moments for the vector `x`."""
-        if self.first.numel() == 0:
+        if self.first.numel() == 0 < x.numel():
             self.first, self.second = torch.zeros_like(x), torch.zeros_like(x)
         return self
 

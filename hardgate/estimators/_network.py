@@ -30,22 +30,23 @@ class Network(LazyState):
         self.register_buffer("weights", torch.zeros(0))
         self.adam = Adam(rate)
 
-    def psi(self, x: Tensor) -> Tensor:
-        """ψ for inputs `[..., N]`; made where there is none yet."""
-        H, inputs = self.hidden, x.shape[-1]
-        size = H * inputs + 2 * H + 1
-        if self.weights.numel() == 0:
+    def psi(self, x: Tensor, *, keep: bool) -> Tensor:
+        """ψ for inputs `[..., N]`; where there is none yet its start, kept by who learns."""
+        H, inputs, weights = self.hidden, x.shape[-1], self.weights
+        if weights.numel() == 0:
             first = torch.randn(H * inputs, generator=torch.Generator().manual_seed(_SEED))
             rest = torch.zeros(2 * H + 1)
             start = torch.cat([first / max(1, inputs) ** 0.5, rest])
-            self.weights = start.to(x.device, self.weights.dtype)
-        if len(self.weights) != size:
+            weights = start.to(x.device, weights.dtype)
+            if keep:
+                self.weights = weights
+        if len(weights) != H * inputs + 2 * H + 1:
             raise ValueError(
-                f"the network of an estimator expected the {(len(self.weights) - 1) // H - 2} "
-                f"inputs that it was first used with, got {inputs}. Give each layer an estimator "
-                "of its own."
+                f"the network of an estimator expected the {(len(weights) - 1) // H - 2} inputs "
+                f"that it was first used with, got {inputs}. Give each layer an estimator of its "
+                "own."
             )
-        return self.weights
+        return weights
 
     def forward(self, x: Tensor, psi: Tensor) -> Tensor:
         """Outputs `[...]` for inputs `[..., N]`."""

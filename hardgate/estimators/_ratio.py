@@ -7,7 +7,7 @@ from torch import Tensor
 
 from hardgate._across import total
 from hardgate._state import LazyState, decay_, proper_decay
-from hardgate.estimators._refusals import same_units
+from hardgate.estimators._refusals import other_units
 
 
 class Ratio(LazyState):
@@ -33,7 +33,7 @@ class Ratio(LazyState):
         if numerator.numel() == 0:
             return like.new_zeros(shape)
         if numerator.shape != shape:
-            same_units(numerator.shape[-1], shape[-1])
+            raise other_units(numerator.shape[-1], shape[-1])
         return (numerator / self.denominator).nan_to_num_(0.0, 0.0, 0.0).to(like)
 
     def update(self, x: Tensor, y: Tensor) -> None:

@@ -53,13 +53,12 @@ def may_learn(name: str) -> None:
         )
 
 
-def same_units(known: int, got: int) -> None:
-    """Refuse units that are not as many as those that something was learnt for."""
-    if known != got:
-        raise ValueError(
-            f"an estimator expected the {known} units that it was first used with, got {got}. "
-            "Give each layer an estimator of its own."
-        )
+def other_units(known: int, got: int) -> ValueError:
+    """Units are not as many as those that something was learnt for."""
+    return ValueError(
+        f"an estimator expected the {known} units that it was first used with, got {got}. "
+        "Give each layer an estimator of its own."
+    )
 
 
 def first_derivative_only(carried: Tensor) -> None:

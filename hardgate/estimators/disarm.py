@@ -56,7 +56,7 @@ def antithetic(odds: Odds, u: Tensor) -> Tensor:
     (p, q), u = odds, u.to(odds.p)
     if not writable():
         return torch.stack([below(q, u), below(u, p)])
-    pair = p.new_empty(2, *p.shape)
+    pair = p.new_empty(2, *torch.broadcast_shapes(p.shape, u.shape))
     below(q, u, pair[0])
     below(u, p, pair[1])
     return pair

@@ -10,7 +10,7 @@ from hardgate._state import decay_, proper_decay
 from hardgate.estimators._estimator import Context, Estimate, Loss, Noise
 from hardgate.estimators._leave_one_out import rloo
 from hardgate.estimators._odds import Odds
-from hardgate.estimators._refusals import same_units
+from hardgate.estimators._refusals import other_units
 from hardgate.estimators.arms import Repelled, debias, dirichlet_copula
 from hardgate.exact import losses_of
 from hardgate.units._unit import single
@@ -57,7 +57,7 @@ class LinearCV(Repelled):
         w, alpha = self._ratios(a)
         L = torch.stack([losses.detach(), b @ w])
         g, v = rloo(L, b, debias(odds, self.samples))  # two of ARMS; p cancels
-        v.addcmul_(w, variance, value=-1)  # of mean zero
+        v = torch.addcmul(v, w, variance, value=-1)  # of mean zero
         out = torch.addcmul(g, alpha, v)
         if self.adapting:
             self._learn(g, v, out, variance)
@@ -67,8 +67,9 @@ class LinearCV(Repelled):
         """w and α; zero where nothing is known."""
         sums, units = self.sums, a.shape[-1]
         if sums.numel() == 0:
-            self.sums = sums = sums.new_zeros(2, units + 1, device=a.device)
-        same_units(sums.shape[-1] - 1, units)
+            return a.new_zeros(units), a.new_zeros(())
+        if sums.shape[-1] != units + 1:
+            raise other_units(sums.shape[-1] - 1, units)
         ratios = torch.div(*sums.unbind()).nan_to_num_(0.0, 0.0, 0.0).to(a)
         return ratios[:-1], ratios[-1]
 
@@ -77,5 +78,7 @@ class LinearCV(Repelled):
         product, square = g.flatten().dot(v), v.dot(v)
         above = [out.sum_to_size(units), -product.view(1)]
         below = [variance.sum_to_size(units), square.view(1)]
-        now = torch.cat(above + below).view(2, -1)
-        decay_((self.sums,), (total(now, self.synchronised),), self.decay)
+        now = total(torch.cat(above + below).view(2, -1), self.synchronised)
+        if self.sums.numel() == 0:
+            self.sums = torch.zeros_like(now, dtype=self.sums.dtype)
+        decay_((self.sums,), (now,), self.decay)

@@ -14,14 +14,15 @@ from hardgate.exact import losses_of
 from hardgate.kernels import compiler
 from hardgate.units._unit import single
 
-_FEW = 256  # inputs of the network up to which one kernel is faster than torch's products
+_LITTLE = 2**15  # numbers in the network's inputs, up to which one kernel beats torch's products
 
 
 class NVIL(Estimator):
     """g = (f(b) - C_ψ(x) - c)(b - p), over max(1, s) where `normalise`.
 
     C_ψ is a network with one hidden layer, trained on the squared error; without a context it
-    stays zero. c and s are the running mean and standard deviation of f - C_ψ(x).
+    stays zero. c and s are the running mean and standard deviation of f - C_ψ(x). On small inputs
+    one kernel (Numba's, compiled on first use) predicts and learns.
 
     Args:
         hidden: units of the network's hidden layer.
@@ -78,11 +79,12 @@ class NVIL(Estimator):
     def _rest(self, L: Tensor, x: Tensor | None) -> Tensor:
         """f - C_ψ(x) - c, which C_ψ, c and s then learn from."""
         learns, network = self.learns_from(L), self.network
-        psi = network.weights if x is None else network.psi(x)
-        adam = network.adam.started(psi) if learns else network.adam
-        state = (psi, adam.first, adam.second, adam.steps, self.sums)
-        if self._fits(L, x, *state):
-            return self._at_once(L, x, state, learns)
+        psi = network.weights if x is None else network.psi(x, keep=learns)
+        if x is None or x.shape[:-1] == L.shape:
+            adam = network.adam.started(psi) if learns else network.adam
+            state = (psi, adam.first, adam.second, adam.steps, self.sums)
+            if self._fits(L, x, *state, learns=learns):
+                return self._at_once(L, x, state, learns)
         beyond = L if x is None else L - network(x, psi)
         rest = beyond - self._running()[0]
         if learns:
@@ -91,11 +93,15 @@ class NVIL(Estimator):
             self._move(beyond)
         return rest
 
-    def _fits(self, L: Tensor, x: Tensor | None, *state: Tensor) -> bool:
-        """Whether one kernel can do it: few inputs, in fp32 on a CPU, nobody to sum with."""
+    def _fits(self, L: Tensor, x: Tensor | None, *state: Tensor, learns: bool) -> bool:
+        """Whether one kernel can do it: little, in fp32 on a CPU, nobody to sum with."""
+        psi, first, second, steps, sums = state
         return (
-            (x is None or x.shape[-1] <= _FEW)
+            (L.numel() if x is None else x.numel()) <= _LITTLE
             and all(t.dtype is torch.float32 and t.is_contiguous() for t in (L, *state))
+            # What was loaded may have any size, which torch's operations refuse and no kernel sees.
+            and (not learns or psi.numel() == first.numel() == second.numel())
+            and (steps.numel(), sums.numel()) == (1, 3)
             and compiler.usable(L, x, *state)
             and not active(self.synchronised)
         )
@@ -103,7 +109,7 @@ class NVIL(Estimator):
     def _at_once(
         self, L: Tensor, x: Tensor | None, state: tuple[Tensor, ...], learns: bool
     ) -> Tensor:
-        """`_rest` by one kernel: on few inputs torch's operations take ten times as long."""
+        """`_rest` by one kernel: torch's operations take longer to start than to run."""
         H, inputs = (0, L) if x is None else (self.network.hidden, x.to(L.dtype).contiguous())
         rest, N = torch.empty_like(L), inputs.shape[-1] if H else 0
         addresses = (t.data_ptr() for t in (rest, L, inputs, *state))
@@ -120,7 +126,7 @@ class NVIL(Estimator):
     def _learn(self, x: Tensor, rest: Tensor) -> None:
         """C_ψ by the mean of rest², rest = f - C_ψ(x) - c."""
         by = rest * (-2 / self.count(rest))
-        self.network.learn(self.network.pullback(x, self.network.psi(x), by))
+        self.network.learn(self.network.pullback(x, self.network.weights, by))
 
     def _move(self, rest: Tensor) -> None:
         r = rest.flatten().to(self.sums.dtype)

@@ -74,10 +74,11 @@ class RELAX(Estimator):
         c, slope = relaxed_loss(f, at, log)
         g = losses.detach().unsqueeze(-1) * score  # REINFORCE
         v = at.control(c[1], slope, score)
-        psi = self.network.psi(a).clone().requires_grad_()
+        learns = self.learns_from(losses)
+        psi = self.network.psi(a, keep=learns).clone().requires_grad_()
         r = self._network_control(at, score, psi)
         out = g + self.eta.value() * v + r
-        if self.learns_from(losses):
+        if learns:
             self.eta.update(g + r.detach(), v)
             # The variance, and the mean's square, which stays.
             variance = self.share_of_mean(out.square().sum(-1))

@@ -82,11 +82,17 @@ def plain(*tensors: torch.Tensor | None) -> bool:
 def usable(*tensors: torch.Tensor | None) -> bool:
     """Whether a kernel may take the tensors: torch's own, on a CPU, and nobody transforms them."""
     return (
-        all(t is None or (type(t) in _PLAIN and t.is_cpu) for t in tensors)
+        plain(*tensors)
+        and all(t is None or _in_memory(t) for t in tensors)
         and not functorch.get_dynamic_layer_stack_depth()
         and not tracing()
         and unavailable() is None
     )
+
+
+def _in_memory(t: torch.Tensor) -> bool:
+    """Whether its numbers are at its address: not elsewhere, to be negated, or wrapped."""
+    return t.is_cpu and not t.is_neg() and not functorch.is_functorch_wrapped_tensor(t)
 
 
 def kernels() -> ModuleType:
@@ -135,6 +141,7 @@ def threads() -> int:
     if getattr(_mine, "torch", None) != T:  # Numba's number belongs to the Python thread
         import numba
 
+        kernels()  # which choose the pool of threads before anybody asks for it
         config: Any = numba.config
         _mine.torch, _mine.shares = T, max(1, min(T, config.NUMBA_NUM_THREADS))
         numba.set_num_threads(_mine.shares)

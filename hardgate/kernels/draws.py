@@ -57,7 +57,7 @@ def _seed(state, seed, block):
 
 @intrinsic
 def _words(context, state, out, rows):
-    """out = `rows` > 0 rows of 32 random bits from each generator, which move on.
+    """out = `rows` > 0 rows of 32 random bits from each of the generators in this state.
 
     Written as vectors, all of them in registers from row to row: with a loop over the generators
     LLVM keeps them in memory, and a number takes seven times as long.
@@ -91,8 +91,6 @@ def _words(context, state, out, rows):
         row.add_incoming(following, loop)
         b.cbranch(b.icmp_signed("<", following, rows), loop, after)
         b.position_at_end(after)
-        for place, value in zip(places, moved):
-            b.store(value, place, align=4)
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64, types.int64), generate
@@ -100,10 +98,14 @@ def _words(context, state, out, rows):
 
 @njit(**_options)
 def _block(seed, block, n):
-    """At least n ≤ _BLOCK random words: the beginning of this block's."""
-    state, words = np.empty((4, _LANES), np.uint32), np.empty(_BLOCK, np.uint32)
-    _seed(state, seed, block)
-    _words(state.ctypes.data, words.ctypes.data, (n + _LANES - 1) // _LANES)
+    """At least n ≤ _BLOCK random words, the beginning of this block's; then its generators.
+
+    In one array: Numba frees what is only known by its address before the address is used.
+    """
+    words = np.empty(_BLOCK + 4 * _LANES, np.uint32)
+    _seed(words[_BLOCK:].reshape(4, _LANES), seed, block)
+    at = words.ctypes.data
+    _words(at + 4 * _BLOCK, at, (n + _LANES - 1) // _LANES)
     return words
 
 
