@@ -176,14 +176,22 @@ def test_auto_takes_the_kernels_only_where_they_pay() -> None:
         (Case(**{**vars(LARGE), "B": 1}), "dense", "too small"),
         (Case(**{**vars(LARGE), "B": 8, "n_in": 1200, "density": 1.0}), "sparse", "few examples"),
         (Case(**{**vars(LARGE), "B": 9, "n_in": 1200, "density": 1.0}), "dense", "1.00 is above"),
+        (Case(**{**vars(LARGE), "B": 200, "density": 0.45}), "dense", "is above 0.35"),
+        (
+            Case(**{**vars(LARGE), "B": 200, "density": 0.45, "block": 4}),
+            "sparse",
+            "is at most 0.6",
+        ),
         (Case(**{**vars(LARGE), "B": 0}), "dense", "nothing to compute"),
     ):
-        call(case.tensors())
-        taken = last_path()
-        assert taken is not None
-        assert taken.backend == backend
-        assert why in taken.why
-        assert (taken.density is None) == ("density" not in taken.why)
+        for with_gradients in (True, False):
+            with torch.set_grad_enabled(with_gradients):
+                call(case.tensors())
+            taken = last_path()
+            assert taken is not None
+            assert taken.backend == backend
+            assert why in taken.why
+            assert (taken.density is None) == ("density" not in taken.why)
     assert LARGE.B * LARGE.n_in * LARGE.gates >= op.SMALL > LARGE.n_in * LARGE.gates
 
 

@@ -66,12 +66,13 @@ def infer(
     if backend == "auto" and B * n * hidden < path.SMALL:
         return None
     taken = path.ASKED if backend == "sparse" else path.FEW_EXAMPLES
+    K = hidden // G
     if backend == "auto" and path.few(kind) < B:
-        taken = path.by_density(count(gates.data_ptr(), dtype, B, G), B)
+        density = count(gates.data_ptr(), dtype, B, G)
+        taken = path.by_density(density, path.break_even(B, K))
     path.note(taken)
     if taken.backend == "dense":
         return dense.infer(x, gates, w_in.to(dtype), b_in, w_out.to(dtype), b_out, relu)
-    K = hidden // G
     C, slots, T = chunks(G, K)
     if at_once(K, B, out):
         slots = T

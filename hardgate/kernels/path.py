@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hardgate.kernels import sparse
 from hardgate.kernels.compiler import plain, unavailable
+from hardgate.kernels.room import BLOCK
 
 Backend = Literal["auto", "dense", "sparse"]
 BACKENDS = get_args(Backend)
@@ -28,11 +29,14 @@ def few(kind: torch.dtype) -> int:
     return _MANY - 1 if kind is torch.bfloat16 else _FEW
 
 
-def break_even(batch: int) -> float:
-    """The density above which dense products win, of weights in fp32 and fp64."""
+def break_even(batch: int, block: int = 1) -> float:
+    """The density above which dense products win, of weights in fp32 and fp64.
+
+    In blocks the kernels keep the processor as busy as dense products do.
+    """
     if batch <= _FEW:
         return 1.0
-    return 0.6 if batch < _MANY else 0.35
+    return 0.6 if batch < _MANY or block >= BLOCK else 0.35
 
 
 class Path(NamedTuple):
@@ -111,15 +115,15 @@ def _decide(
         return ASKED
     if few(w_in.dtype) >= B:
         return FEW_EXAMPLES
-    density = sparse.density(gates)
-    if probe is None or density > break_even(B):
-        return by_density(density, B)
-    return by_density(density, B, sparse.density(probe.masked_fill(gates != 0, 0)))
+    density, limit = sparse.density(gates), break_even(B, hidden // gates.shape[-1])
+    if probe is None or density > limit:
+        return by_density(density, limit)
+    return by_density(density, limit, sparse.density(probe.masked_fill(gates != 0, 0)))
 
 
-def by_density(density: float, B: int, probed: float = 0.0) -> Path:
+def by_density(density: float, limit: float, probed: float = 0.0) -> Path:
     """The path for gates of this density, with a part of those that are off probed."""
-    evaluated, limit = density + probed, break_even(B)
+    evaluated = density + probed
     if evaluated > limit:
         return Path("dense", f"density {evaluated:.2f} is above {limit}", density)
     return Path("sparse", f"density {evaluated:.2f} is at most {limit}", density)
