@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardgate._across import total
+from hardgate._across import active, total
 from hardgate._state import decay_, proper_decay
 from hardgate.estimators._estimator import Context, Estimate, Loss, Noise
 from hardgate.estimators._leave_one_out import rloo
@@ -13,7 +13,10 @@ from hardgate.estimators._odds import Odds
 from hardgate.estimators._refusals import other_units
 from hardgate.estimators.arms import Repelled, debias, dirichlet_copula
 from hardgate.exact import losses_of
+from hardgate.kernels import compiler
 from hardgate.units._unit import single
+
+_LITTLE = 2**20  # numbers in the samples, which one thread goes through
 
 
 class LinearCV(Repelled):
@@ -23,7 +26,8 @@ class LinearCV(Repelled):
     gradient of f is needed. α = -E[g·v] / E[v·v], v being what α multiplies, gives the least
     variance. Corollary 1's baseline of least variance is E f + (1-2p_i) w_i: that removes from g_i
     what unit i itself adds to f's variance, this what all units add. It pays where the slopes are
-    alike in all examples; where they are not, α goes to zero and it is `ARMS`.
+    alike in all examples; where they are not, α goes to zero and it is `ARMS`. With two samples one
+    kernel (Numba's, compiled on first use) does all that follows the evaluations of f.
 
     Args:
         samples: K ≥ 2.
@@ -44,33 +48,38 @@ class LinearCV(Repelled):
 
     def __init__(self, samples: int = 2, *, decay: float = 0.99, adapt: bool = True) -> None:
         super().__init__(samples, adapt=adapt)
-        self.decay = proper_decay(decay)
-        # Decaying, by unit and, at the end, over all: of g and -g·v; of p(1-p) and v·v. In one
-        # buffer, since to move two takes twice as long.
+        self.decay = float(proper_decay(decay))
+        # Decaying, by unit and, at the end, over all: of g and -g·v; of p(1-p) and v·v.
         self.register_buffer("sums", torch.zeros(2, 0))
 
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
         odds = Odds.of(a)
         b = dirichlet_copula(odds, single(noise))  # [K, ..., D]
         losses = losses_of(f, b)
+        if self.adapting and self.sums.numel() == 0:
+            self.sums = self.sums.new_zeros(2, a.shape[-1] + 1, device=a.device)
+        way = self._at_once if self._fits(losses, b, *odds) else self._estimated
+        return Estimate(losses.mean(0), way(losses.detach(), b, odds))
+
+    def _estimated(self, L: Tensor, b: Tensor, odds: Odds) -> Tensor:
+        """g + α v."""
+        w, alpha = self._ratios(odds.p)
         variance = odds.p * odds.q
-        w, alpha = self._ratios(a)
-        L = torch.stack([losses.detach(), b @ w])
-        g, v = rloo(L, b, debias(odds, self.samples))  # two of ARMS; p cancels
+        g, v = rloo(torch.stack([L, b @ w]), b, debias(odds, self.samples))  # p cancels in both
         v = torch.addcmul(v, w, variance, value=-1)  # of mean zero
         out = torch.addcmul(g, alpha, v)
         if self.adapting:
             self._learn(g, v, out, variance)
-        return Estimate(losses.mean(0), out)
+        return out
 
-    def _ratios(self, a: Tensor) -> tuple[Tensor, Tensor]:
+    def _ratios(self, p: Tensor) -> tuple[Tensor, Tensor]:
         """w and α; zero where nothing is known."""
-        sums, units = self.sums, a.shape[-1]
+        sums, units = self.sums, p.shape[-1]
         if sums.numel() == 0:
-            return a.new_zeros(units), a.new_zeros(())
+            return p.new_zeros(units), p.new_zeros(())
         if sums.shape[-1] != units + 1:
             raise other_units(sums.shape[-1] - 1, units)
-        ratios = torch.div(*sums.unbind()).nan_to_num_(0.0, 0.0, 0.0).to(a)
+        ratios = torch.div(*sums.unbind()).nan_to_num_(0.0, 0.0, 0.0).to(p)
         return ratios[:-1], ratios[-1]
 
     def _learn(self, g: Tensor, v: Tensor, out: Tensor, variance: Tensor) -> None:
@@ -78,7 +87,24 @@ class LinearCV(Repelled):
         product, square = g.flatten().dot(v), v.dot(v)
         above = [out.sum_to_size(units), -product.view(1)]
         below = [variance.sum_to_size(units), square.view(1)]
-        now = total(torch.cat(above + below).view(2, -1), self.synchronised)
-        if self.sums.numel() == 0:
-            self.sums = torch.zeros_like(now, dtype=self.sums.dtype)
-        decay_((self.sums,), (now,), self.decay)
+        now = torch.cat(above + below).view(2, -1)
+        decay_((self.sums,), (total(now, self.synchronised),), self.decay)
+
+    def _fits(self, losses: Tensor, b: Tensor, *odds: Tensor) -> bool:
+        """Whether one kernel can do it: two samples, in fp32 on a CPU, nobody to sum with."""
+        tensors = (losses, b, *odds, self.sums)
+        return (
+            self.samples == 2
+            and b.numel() <= _LITTLE
+            and self.sums.shape == (2, b.shape[-1] + 1)
+            and all(t.dtype is torch.float32 and t.is_contiguous() for t in tensors)
+            and compiler.usable(*tensors)
+            and not active(self.synchronised)
+        )
+
+    def _at_once(self, L: Tensor, b: Tensor, odds: Odds) -> Tensor:
+        """`_estimated` by one kernel: torch's operations take ten times as long."""
+        out, D = torch.empty_like(odds.p), b.shape[-1]
+        addresses = (t.data_ptr() for t in (out, b, *odds, L, self.sums))
+        compiler.run("linear_cv", b.dtype, *addresses, L[0].numel(), D, self.decay, self.adapting)
+        return out

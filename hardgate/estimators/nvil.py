@@ -114,7 +114,7 @@ class NVIL(Estimator):
         rest, N = torch.empty_like(L), inputs.shape[-1] if H else 0
         addresses = (t.data_ptr() for t in (rest, L, inputs, *state))
         rates = (float(self.network.adam.rate), FIRST, SECOND, EPSILON, float(self.decay))
-        compiler.run("step", L.dtype, *addresses, L.numel(), N, H, *rates, learns)
+        compiler.run("nvil", L.dtype, *addresses, L.numel(), N, H, *rates, learns)
         return rest
 
     def _running(self) -> tuple[float, float]:

@@ -1,8 +1,9 @@
-"""NVIL's baseline in one call: what it predicts, and how it learns from what it missed.
+"""Learnt control variates in one call: what they are, and how they learn from what they missed.
 
-On a few inputs a dozen operations of torch take some hundred microseconds, nearly all of it to
-start them. `hardgate.estimators.nvil` and the network it trains are the definition. All in this one
-file, which is what Numba's cache watches.
+On a few numbers a dozen operations of torch take some hundred microseconds, nearly all of it to
+start them. `hardgate.estimators.nvil`, with the network it trains, and `linear_cv` are the
+definition. All in this one file, which is what Numba's cache watches. Arguments are addresses of
+numbers in fp32, sizes and settings.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _POWERS = [np.float32(math.log(2) ** k / math.factorial(k)) for k in range(7)]
 _E0, _E1, _E2, _E3, _E4, _E5, _E6 = _POWERS
 _LARGE = np.float32(9.0)  # from where on tanh is 1 in fp32
 _LARGEST = np.finfo(np.float32).max
+_HALF = np.float32(0.5)
 
 
 @intrinsic
@@ -65,6 +67,18 @@ def _finite(x):
 
 
 @njit(**_options)
+def _moved(sums, by, decay):
+    """sums ← decay · sums + by, unless one would not be finite: as `hardgate._state.decay_`."""
+    kept, total = np.float32(decay), np.float32(0)
+    for k in range(sums.shape[0]):
+        by[k] += kept * sums[k]
+        total += by[k]
+    if _finite(total):
+        for k in range(sums.shape[0]):
+            sums[k] = by[k]
+
+
+@njit(**_options)
 def _adam(psi, gradient, first, second, steps, rate, decay1, decay2, epsilon):
     """As `hardgate.estimators._adam`."""
     total = np.float32(0)
@@ -84,30 +98,11 @@ def _adam(psi, gradient, first, second, steps, rate, decay1, decay2, epsilon):
 
 
 @njit(**_options)
-def _decay(sums, rest, c, decay):
-    """sums ← decay · sums + Σ (1, r, r²), r = rest + c, unless one would not be finite."""
-    r1, r2 = np.float32(0), np.float32(0)
-    for b in range(rest.shape[0]):
-        r = rest[b] + c
-        r1 += r
-        r2 += r * r
-    kept = np.float32(decay)
-    now = (
-        kept * sums[0] + np.float32(rest.shape[0]),
-        kept * sums[1] + r1,
-        kept * sums[2] + r2,
-    )
-    if _finite(now[0]) and _finite(now[1]) and _finite(now[2]):
-        for k in range(3):
-            sums[k] = now[k]
-
-
-@njit(**_options)
-def step(rest, L, x, psi, first, second, steps, sums, B, N, H, rate, decay1, decay2, epsilon,
+def nvil(rest, L, x, psi, first, second, steps, sums, B, N, H, rate, decay1, decay2, epsilon,
          decay, learn):  # fmt: skip
     """rest = L - C_ψ(x) - c; then, if it is to learn, C_ψ, c and s are moved by it.
 
-    Addresses of numbers in fp32: L and rest `[B]`, x `[B, N]`; without hidden units C_ψ is zero.
+    L and rest `[B]`, x `[B, N]`; without hidden units C_ψ is zero.
     """
     out, losses = carray(_floats(rest), (B,)), carray(_floats(L), (B,))
     inputs, known = carray(_floats(x), (B, N)), carray(_floats(sums), (3,))
@@ -156,4 +151,44 @@ def step(rest, L, x, psi, first, second, steps, sums, B, N, H, rate, decay1, dec
               carray(_floats(second), (size,)), carray(_floats(steps), (1,)), rate, decay1,
               decay2, epsilon)  # fmt: skip
     if learn:
-        _decay(known, out, c, decay)
+        r = np.zeros(3, np.float32)
+        for b in range(B):
+            beyond = out[b] + c
+            r[0] += 1
+            r[1] += beyond
+            r[2] += beyond * beyond
+        _moved(known, r, decay)
+
+
+@njit(**_options)
+def linear_cv(out, b, p, q, L, sums, B, D, decay, learn):
+    """out = g + α v of two samples; then, if it is to learn, w and α are moved by it.
+
+    out, p and q `[B, D]`, b `[2, B, D]`, L `[2, B]`, sums `[2, D + 1]`.
+    """
+    result, pair = carray(_floats(out), (B, D)), carray(_floats(b), (2, B, D))
+    one, other = carray(_floats(p), (B, D)), carray(_floats(q), (B, D))
+    losses, known = carray(_floats(L), (2, B)), carray(_floats(sums), (2 * (D + 1),))
+    w, now = np.empty(D + 1, np.float32), np.zeros(2 * (D + 1), np.float32)
+    above, below = now[: D + 1], now[D + 1 :]
+    for i in range(D + 1):
+        ratio = known[i] / known[D + 1 + i]
+        w[i] = ratio if _finite(ratio) else np.float32(0)
+    alpha, product, square = w[D], np.float32(0), np.float32(0)
+    for r in range(B):
+        first, second, ps, qs, to = pair[0, r], pair[1, r], one[r], other[r], result[r]
+        slope = np.float32(0)
+        for i in range(D):
+            slope += (first[i] - second[i]) * w[i]
+        difference, slope = (losses[0, r] - losses[1, r]) * _HALF, slope * _HALF
+        for i in range(D):
+            s, variance = (first[i] - second[i]) * max(ps[i], qs[i]), ps[i] * qs[i]
+            g, v = difference * s, slope * s - w[i] * variance
+            to[i] = g + alpha * v
+            above[i] += to[i]
+            below[i] += variance
+            product += g * v
+            square += v * v
+    if learn:
+        above[D], below[D] = -product, square
+        _moved(known, now, decay)

@@ -1,4 +1,4 @@
-"""NVIL's baseline by one kernel against the same in plain torch, which defines it."""
+"""Learnt control variates by one kernel against the same in plain torch, which defines them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import hardgate
-from hardgate.estimators import NVIL
+from hardgate.estimators import NVIL, Estimator, LinearCV
 from hardgate.kernels import compiler
 from tests.estimator_cases import seeded
 
@@ -31,11 +31,18 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return called
 
 
-def trained(nvil: NVIL, batch: tuple[int, ...], inputs: int | None, spoil: bool = False) -> Tensor:
+def trained(
+    estimator: Estimator,
+    batch: tuple[int, ...],
+    inputs: int | None = None,
+    spoil: bool = False,
+    units: int = 3,
+) -> Tensor:
     """Gradients of some steps, on losses that depend on the context."""
     generator, found = seeded(0), []
     for step in range(STEPS):
-        a = torch.randn(*batch, 3, generator=generator).requires_grad_()
+        a = 2 * torch.randn(*batch, units, generator=generator)
+        a.requires_grad_()
         x = None if inputs is None else torch.randn(*batch, inputs, generator=generator)
         shift = 5.0 if x is None else 5 + 2 * x.sum(-1)
         if spoil and step % 3 == 1:
@@ -43,7 +50,7 @@ def trained(nvil: NVIL, batch: tuple[int, ...], inputs: int | None, spoil: bool 
         value = hardgate.expectation(
             lambda b, shift=shift: b.sum(-1).square() + shift,  # type: ignore[misc]
             a,
-            nvil,
+            estimator,
             generator=generator,
             context=x,
         )
@@ -67,10 +74,10 @@ def test_the_kernel_is_the_definition(
     """A loss that is not finite moves neither the network nor the averages, on either way."""
     by_kernel, by_torch = NVIL(**options), NVIL(**options)
     ours = trained(by_kernel, batch, inputs, spoil)
-    assert kernels.count("step") == STEPS
+    assert kernels.count("nvil") == STEPS
     monkeypatch.setattr(compiler, "usable", lambda *_: False)
     expected = trained(by_torch, batch, inputs, spoil)
-    assert kernels.count("step") == STEPS
+    assert kernels.count("nvil") == STEPS
     torch.testing.assert_close(ours, expected, rtol=1e-3, atol=1e-3, equal_nan=True)
     for name, tensor in by_torch.state_dict().items():
         torch.testing.assert_close(by_kernel.state_dict()[name], tensor, rtol=1e-3, atol=1e-4)
@@ -79,14 +86,45 @@ def test_the_kernel_is_the_definition(
         assert inputs is None or by_kernel.network.adam.steps == STEPS
 
 
-def test_what_does_not_learn_is_left_alone(kernels: list[str]) -> None:
-    nvil = NVIL()
-    trained(nvil, (4,), 2)
-    before = {name: tensor.clone() for name, tensor in nvil.state_dict().items()}
-    nvil.adapt = False
-    trained(nvil, (4,), 2)
-    assert kernels.count("step") == 2 * STEPS
-    for name, tensor in nvil.state_dict().items():
+@pytest.mark.parametrize("spoil", [False, True])
+@pytest.mark.parametrize("batch", [(), (1,), (7,), (2, 3), (0,), (100,)])
+@pytest.mark.parametrize("units", [1, 3, 16, 37])
+def test_the_kernel_is_linear_cv(
+    units: int,
+    batch: tuple[int, ...],
+    spoil: bool,
+    kernels: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    by_kernel, by_torch = LinearCV(), LinearCV()
+    ours = trained(by_kernel, batch, spoil=spoil, units=units)
+    assert kernels.count("linear_cv") == STEPS
+    monkeypatch.setattr(compiler, "usable", lambda *_: False)
+    expected = trained(by_torch, batch, spoil=spoil, units=units)
+    assert kernels.count("linear_cv") == STEPS
+    torch.testing.assert_close(ours, expected, rtol=1e-3, atol=1e-3, equal_nan=True)
+    torch.testing.assert_close(by_kernel.sums, by_torch.sums, rtol=1e-3, atol=1e-3)
+    if batch != (0,):
+        assert (by_kernel.sums[1] > 0).all()
+
+
+def test_more_samples_or_digits_are_torchs(kernels: list[str]) -> None:
+    for linear in (LinearCV(3), LinearCV().double()):
+        trained(linear, (4,))
+        assert linear.sums[1, 0] > 0
+    assert "linear_cv" not in kernels
+
+
+@pytest.mark.parametrize("make", [NVIL, LinearCV])
+def test_what_does_not_learn_is_left_alone(make: type[Estimator], kernels: list[str]) -> None:
+    estimator = make()
+    inputs = 2 if estimator.uses_context else None
+    trained(estimator, (4,), inputs)
+    before = {name: tensor.clone() for name, tensor in estimator.state_dict().items()}
+    estimator.adapt = False
+    trained(estimator, (4,), inputs)
+    assert len(kernels) == 2 * STEPS
+    for name, tensor in estimator.state_dict().items():
         assert torch.equal(tensor, before[name])
 
 
@@ -98,7 +136,7 @@ def test_what_does_not_learn_is_left_alone(kernels: list[str]) -> None:
 def test_other_cases_are_torchs(made: Any, inputs: int, kernels: list[str]) -> None:
     nvil = made()
     trained(nvil, (4,), inputs)
-    assert "step" not in kernels
+    assert "nvil" not in kernels
     assert nvil.network.adam.steps == STEPS
 
 
@@ -121,7 +159,7 @@ def test_sizes_that_disagree_do_not_reach_the_kernel(kernels: list[str]) -> None
     large.sums = torch.zeros(2)
     with pytest.raises(ValueError, match="unpack"):
         trained(large, (4,), 20)
-    assert "step" not in kernels
+    assert "nvil" not in kernels
 
 
 def test_one_row_of_context_is_for_all(kernels: list[str]) -> None:
@@ -131,7 +169,7 @@ def test_one_row_of_context_is_for_all(kernels: list[str]) -> None:
     nvil.eval()
     kernels.clear()
     row = estimated(nvil, L, x[:1])
-    assert "step" not in kernels
+    assert "nvil" not in kernels
     torch.testing.assert_close(row, estimated(nvil, L, x[:1].expand(4, 2).contiguous()))
 
 
@@ -142,17 +180,19 @@ def test_losses_that_are_yet_to_be_negated(kernels: list[str]) -> None:
     torch.testing.assert_close(estimated(NVIL(), L, x), estimated(NVIL(), L.clone(), x))
 
 
-def test_threads_that_train_at_once() -> None:
-    alone = NVIL()
-    trained(alone, (7,), 5)
-    many = [NVIL() for _ in range(4)]
-    workers = [Thread(target=trained, args=(nvil, (7,), 5)) for nvil in many]
+@pytest.mark.parametrize("make", [NVIL, LinearCV])
+def test_threads_that_train_at_once(make: type[Estimator]) -> None:
+    alone, *many = (make() for _ in range(5))
+    inputs = 5 if alone.uses_context else None
+    trained(alone, (7,), inputs)
+    workers = [Thread(target=trained, args=(each, (7,), inputs)) for each in many]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
-    for nvil in many:
-        assert torch.equal(nvil.network.weights, alone.network.weights)
+    for each in many:
+        for name, tensor in alone.state_dict().items():
+            assert torch.equal(each.state_dict()[name], tensor)
 
 
 def test_inputs_of_another_dtype_and_layout(kernels: list[str]) -> None:
@@ -167,5 +207,5 @@ def test_inputs_of_another_dtype_and_layout(kernels: list[str]) -> None:
                 lambda b: b.sum(-1), a, nvil, generator=seeded(step), context=context
             )
         found.append(nvil.network.weights)
-    assert kernels.count("step") == 6
+    assert kernels.count("nvil") == 6
     assert torch.equal(*found)
