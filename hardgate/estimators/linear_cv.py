@@ -90,11 +90,11 @@ class LinearCV(Repelled):
         now = torch.cat(above + below).view(2, -1)
         decay_((self.sums,), (total(now, self.synchronised),), self.decay)
 
-    def _fits(self, losses: Tensor, b: Tensor, *odds: Tensor) -> bool:
+    def _fits(self, losses: Tensor, b: Tensor, p: Tensor, q: Tensor) -> bool:
         """Whether one kernel can do it: two samples, in fp32 on a CPU, nobody to sum with."""
-        tensors = (losses, b, *odds, self.sums)
+        tensors = (losses, b, p, q, self.sums)
         return (
-            self.samples == 2
+            b.shape == (2, *p.shape)
             and b.numel() <= _LITTLE
             and self.sums.shape == (2, b.shape[-1] + 1)
             and all(t.dtype is torch.float32 and t.is_contiguous() for t in tensors)

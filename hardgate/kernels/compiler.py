@@ -29,8 +29,10 @@ _SHARES = {
     "linear_backward": ("linear",),
 }
 # Kernels that need no shares, and the modules of their own in which they are.
-_BESIDE = {"uniform": "draws", "normal": "draws", "rectified": "draws"}
-_BESIDE |= {"nvil": "learnt", "linear_cv": "learnt"}
+_BESIDE = {
+    **dict.fromkeys(("uniform", "normal", "rectified"), "draws"),
+    **dict.fromkeys(("nvil", "linear_cv"), "learnt"),
+}
 # What is computed in, and how the weights of the forward pass are kept.
 _ZEROS: dict[torch.dtype, tuple[Any, Any]] = {
     torch.float32: (np.float32(0), np.float32(0)),
