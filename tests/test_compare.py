@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from rich.console import Console
 from torch import Tensor
 from typer.testing import CliRunner, Result
@@ -22,7 +23,7 @@ from hardgate.exact import losses_of
 from hardgate.lab import compare_cli, contest_report
 from hardgate.lab import contest as contest_module
 from hardgate.lab.contest import Round, contest, has_gradient
-from hardgate.lab.contest_figures import figures, front
+from hardgate.lab.contest_figures import figures, front, thin
 from hardgate.lab.contestants import Contestant, UnknownEstimatorError, contestants, everybody
 from hardgate.lab.long_run import long_run
 from hardgate.lab.measure import evaluations, measure
@@ -263,6 +264,14 @@ def test_shares_of_a_gradient_that_is_zero_are_a_dash(tmp_path: Path) -> None:
                  "--figure", str(tmp_path / "flat.png"))  # fmt: skip
     (line,) = (line for line in result.output.splitlines() if line.strip().startswith("RLOO"))
     assert line.split()[1::8] == ["–", "–"]  # bias and error
+
+
+def test_names_in_a_figure_do_not_lie_on_each_other() -> None:
+    axis = Figure().subplots()
+    for name, at in (("best", 0.5), ("hidden", 0.5), ("apart", 0.1)):
+        axis.annotate(name, (at, at))
+    thin(axis)
+    assert [text.get_text() for text in axis.texts] == ["best", "apart"]
 
 
 def test_the_command_writes_tables_figures_and_json(tmp_path: Path) -> None:

@@ -88,7 +88,8 @@ def _cost(axis: Any, played: Round, style: Any, cost: Any, label: str) -> None:
     axis.xaxis.set_minor_formatter("{x:g}" if high < 20 * low else "")
     axis.tick_params(axis="x", which="both", labelsize=7)
     _guides(axis, rows, cost)
-    for row in front([r for r in rows if r.unbiased], cost):
+    best = front([r for r in rows if r.unbiased], cost)
+    for row in sorted(best, key=lambda r: cost(r) * r.measured.variance):
         at, shift = (cost(row), row.measured.variance), {"textcoords": "offset points"}
         axis.annotate(row.estimator, at, xytext=(5, -9), fontsize=7, **shift)
     axis.set_title(_title(played), fontsize=9)
@@ -145,3 +146,17 @@ def _finish(fig: Any, title: str, style: dict[str, dict[str, Any]]) -> None:
     handles = [Line2D([], [], linestyle="none", label=name, **form) for name, form in style.items()]
     fig.legend(handles=handles, loc="outside right upper", fontsize=7.5, title="hollow: biased")
     fig.suptitle(title, fontsize=11)
+    fig.draw_without_rendering()  # which decides where everything is
+    for axis in fig.axes:
+        thin(axis)
+
+
+def thin(axis: Any) -> None:
+    """Take away names that lie on others: the first ones stay, and the legend has all."""
+    kept: list[Any] = []
+    for text in list(axis.texts):
+        box = text.get_window_extent()
+        if any(box.overlaps(other) for other in kept):
+            text.remove()
+        else:
+            kept.append(box)
