@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from hardgate import exact_expectation, expectation
-from hardgate.lab.contestants import contestants
-from hardgate.lab.problems import PROBLEMS
+from hardgate_lab.rig.candidates import contestants
+from hardgate_lab.rig.problems import PROBLEMS
 
 PROBLEM = PROBLEMS["smooth"]
 DRAWS, BATCH, ROUNDS = 50_000, 1000, 20  # of gradients; of those that are timed; of timings

@@ -24,7 +24,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from hardgate import reuse_memory
 from hardgate.estimators import ESTIMATORS, Estimator, expectation
-from hardgate.lab.timing import Run, rounds
+from hardgate_lab.rig.timing import Run, rounds
 
 B, D, HIDDEN, PIXELS = 100, 200, 200, 784
 MOST_EVALS, BOUND, SECONDS = 4, 1.15, 3.0

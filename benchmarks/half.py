@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from hardgate.functional import conditional_mlp
-from hardgate.lab.machine import processor, versions
-from hardgate.lab.timing import interleave
+from hardgate_lab.rig.machine import processor, versions
+from hardgate_lab.rig.timing import interleave
 
 SHAPES = ((1024, 4096, 1024, 1), (784, 2000, 10, 1), (1024, 4096, 1024, 16))
 BATCHES, DENSITY, SECONDS = (1, 32, 256), 0.1, 3.0

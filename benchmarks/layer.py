@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from hardgate.__main__ import main
+from hardgate_lab.__main__ import main
 
 if __name__ == "__main__":
     sys.argv.insert(1, "bench")

@@ -22,12 +22,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import hardgate
-from hardgate.lab.bench import Layer, machine
-from hardgate.lab.timing import Run, rounds
-from hardgate.reproduce.data import load
-from hardgate.reproduce.idx import CLASSES
-from hardgate.reproduce.network import Gated
-from hardgate.reproduce.settings import Settings
+from hardgate_lab.bench.bench_layer import Layer, machine
+from hardgate_lab.reproduce.network import Gated
+from hardgate_lab.reproduce.settings import Settings
+from hardgate_lab.rig.idx import CLASSES
+from hardgate_lab.rig.images import load
+from hardgate_lab.rig.timing import Run, rounds
 
 BATCHES, SECONDS = (1, 32, 256), 2.0
 

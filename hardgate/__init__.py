@@ -5,7 +5,7 @@ The stochastic neurons, gradient estimators and training tools of Bengio, Léona
 Computation*.
 """
 
-from hardgate import baselines, estimators, functional, noise
+from hardgate import estimators, functional, noise
 from hardgate.conditional import (
     ConditionalLinear,
     ConditionalMLP,
@@ -18,9 +18,9 @@ from hardgate.estimators import ESTIMATORS, expectation
 from hardgate.exact import exact_expectation, exact_gradient
 from hardgate.kernels.memory import reuse_memory
 from hardgate.kernels.op import Path, last_path
-from hardgate.parallel import synchronise_
+from hardgate.learning import baselines
+from hardgate.learning.score_loss import clear_scores, score_loss
 from hardgate.saving import LoadError, load, save
-from hardgate.score import clear_scores, score_loss
 from hardgate.sparsity import (
     AdaptiveL1,
     Controller,
@@ -32,6 +32,7 @@ from hardgate.sparsity import (
     max_norm_,
     sparsity_loss,
 )
+from hardgate.synchronise import synchronise_
 from hardgate.units import (
     GRMCK,
     UNITS,

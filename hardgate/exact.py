@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 from torch.utils.checkpoint import checkpoint
 
-from hardgate._detach import widen
+from hardgate._base.precision import widen
 
 __all__ = ["exact_expectation", "exact_gradient"]
 

@@ -45,7 +45,7 @@ class _Fast:
 
 
 def fast() -> AbstractContextManager[None]:
-    """Within, many numbers at once come from `hardgate.kernels.draws`, where it can run.
+    """Within, many numbers at once come from `hardgate.kernels.compiled.draws`, where it can run.
 
     Other numbers than torch's for the same seed, from the same law. `hardgate.Gater` and
     `hardgate.expectation` draw so in eager mode: torch's noise would be a tenth of a training step.

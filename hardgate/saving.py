@@ -15,10 +15,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as tensor_bytes
 from torch import Tensor, nn
 
-from hardgate import _atomic, baselines, noise, sparsity, units
-from hardgate._state import LazyState
+from hardgate import noise, sparsity, units
+from hardgate._base import atomic_file
+from hardgate._base.lazy_state import LazyState
+from hardgate._base.precision import widen
 from hardgate.conditional import ConditionalLinear, ConditionalMLP, Gater
-from hardgate.functional import widen
+from hardgate.learning import baselines
 
 __all__ = ["LoadError", "load", "save"]
 
@@ -88,7 +90,7 @@ def save(model: nn.Module, path: str | PathLike[str], *, classes: Iterable[type]
         expected = "a model that its classes and their constructor arguments rebuild"
         got = f"one that they do not: {error}. Save model.state_dict() instead."
         raise TypeError(f"save expected {expected}, got {got}") from None
-    _atomic.write(path, tensor_bytes(state, metadata={_KEY: header}))
+    atomic_file.write(path, tensor_bytes(state, metadata={_KEY: header}))
 
 
 def load(path: str | PathLike[str], *, classes: Iterable[type] = ()) -> nn.Module:

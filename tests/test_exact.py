@@ -8,7 +8,8 @@ from torch import Tensor
 
 import hardgate
 from hardgate import exact, exact_expectation, exact_gradient
-from hardgate.lab import PROBLEMS, exact_unit_gradient
+from hardgate_lab.rig.law import exact_unit_gradient
+from hardgate_lab.rig.problems import PROBLEMS
 
 
 def total(b: Tensor) -> Tensor:

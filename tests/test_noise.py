@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hardgate.noise import Beta, Binomial, Gaussian, Logistic, Noise, uniform
-from tests.statistics import Z_LEVEL, largest_z
+from tests.support.statistics import Z_LEVEL, largest_z
 
 N = 400_000
 BETAS = [1.1, 2.6, 40.1, 160.1]  # the ends and the middle of the paper's range

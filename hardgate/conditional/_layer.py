@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch._C import _functorch as functorch
 
-from hardgate.conditional.gater import Gater, Init, at_least_one
+from hardgate._base.arguments import at_least_one, one_of
+from hardgate.conditional.gater import Gater, Init
 from hardgate.conditional.telemetry import Telemetry, measure
 from hardgate.kernels.op import Backend, Path, last_path
 from hardgate.kernels.update import Update
 from hardgate.sparsity._controller import Controller
 from hardgate.units import Unit
-from hardgate.units._unit import one_of
 
 Activation = Literal["linear", "relu"]
 

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hardgate._base.arguments import positive
 from hardgate.conditional._layer import ConditionalLayer
 from hardgate.conditional.gater import Gater
 from hardgate.kernels.update import Step, Update
 from hardgate.sparsity.max_norm import max_norm_
-from hardgate.units._unit import positive
 
 
 class FusedSGD(torch.optim.SGD):

@@ -9,17 +9,18 @@ import torch
 from torch import Tensor, nn
 from torch._C import _functorch as functorch
 
+from hardgate._base.arguments import at_least_one, fraction, one_of
 from hardgate.conditional._weights import weights_of
-from hardgate.conditional.start import sparse_, starting_bias
+from hardgate.conditional.init import sparse_, starting_bias
 from hardgate.kernels.compiler import tracing
 from hardgate.kernels.gate_linear import gate_linear
-from hardgate.kernels.gater import Rectify, gater_network
+from hardgate.kernels.gater_network import Rectify, gater_network
 from hardgate.kernels.update import Update
 from hardgate.noise import Gaussian, fast, rectify
-from hardgate.sparsity._controller import Controller, fraction
+from hardgate.sparsity._controller import Controller
 from hardgate.sparsity.collect import Steered
 from hardgate.units import NoisyRectifier, Rectifier, StraightThrough, Unit
-from hardgate.units._unit import NoiseTensors, one_of
+from hardgate.units._unit import NoiseTensors
 
 Init = Literal["auto", "uniform", "sparse"]
 
@@ -234,10 +235,3 @@ def _probe(unit: Unit, a: Tensor, noise: NoiseTensors | None) -> Tensor | None:
     # The deterministic counterpart of a unit that learns from the loss is back-propagated.
     deterministic = unit.off_gradient == "score" and noise is None
     return torch.ones_like(a) if unit.off_gradient == "expert" or deterministic else None
-
-
-def at_least_one(name: str, size: int) -> int:
-    """`size`, or an error if it is not a positive whole number."""
-    if not isinstance(size, int) or size < 1:
-        raise ValueError(f"{name} expected a whole number of at least 1, got {size!r}.")
-    return size

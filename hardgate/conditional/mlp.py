@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from hardgate import functional
+from hardgate._base.arguments import at_least_one
 from hardgate.conditional._layer import Activation, ConditionalLayer, glorot_
 from hardgate.conditional._weights import weights_of
-from hardgate.conditional.gater import Init, at_least_one
+from hardgate.conditional.gater import Init
 from hardgate.conditional.unit_major import UnitMajorLinear
 from hardgate.kernels.op import Backend
 from hardgate.sparsity import Controller

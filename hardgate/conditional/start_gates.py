@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from hardgate._as_written import as_written
+from hardgate._base.run_eagerly import as_written
 from hardgate.conditional.gater import Gater
 
 

@@ -7,8 +7,9 @@ import math
 import torch
 from torch import Tensor
 
-from hardgate._across import total
-from hardgate._state import LazyState, finite
+from hardgate._base.averages import finite
+from hardgate._base.distributed import total
+from hardgate._base.lazy_state import LazyState
 
 FIRST, SECOND, EPSILON = 0.9, 0.999, 1e-8
 

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hardgate._across import total
-from hardgate._state import LazyState, decay_
+from hardgate._base.averages import decay_
+from hardgate._base.distributed import total
+from hardgate._base.lazy_state import LazyState
 
 _RIDGE = 1e-4  # relative: control variates that are nearly the same keep their start
 

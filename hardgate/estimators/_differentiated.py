@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch._C import _functorch as functorch
 
-from hardgate._across import active
+from hardgate._base.distributed import active
 from hardgate.estimators._carry import carry, eager, spoilt
 from hardgate.estimators._estimator import (
     Context,

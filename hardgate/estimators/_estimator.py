@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch._C import _functorch as functorch
 
-from hardgate._across import active, total
-from hardgate._state import LazyState
+from hardgate._base.distributed import active, total
+from hardgate._base.lazy_state import LazyState
+from hardgate._base.precision import widen
 from hardgate.estimators._carry import carry
 from hardgate.estimators._refusals import NOT_DIFFERENTIABLE, may_learn, needs_autograd
 from hardgate.exact import losses_of
-from hardgate.functional import widen
 from hardgate.noise import fast, uniform
 
 Loss: TypeAlias = Callable[[Tensor], Tensor]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardgate._state import LazyState
+from hardgate._base.lazy_state import LazyState
 from hardgate.estimators._adam import Adam
 
 _SEED = 0  # of the first layer: the program's own random numbers are left alone

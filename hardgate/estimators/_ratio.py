@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardgate._across import total
-from hardgate._state import LazyState, decay_, proper_decay
+from hardgate._base.arguments import proper_decay
+from hardgate._base.averages import decay_
+from hardgate._base.distributed import total
+from hardgate._base.lazy_state import LazyState
 from hardgate.estimators._refusals import other_units
 
 

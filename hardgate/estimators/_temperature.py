@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from hardgate._state import LazyState
+from hardgate._base.lazy_state import LazyState
 from hardgate.estimators._adam import Adam
 
 _RATE = 0.02

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardgate._coefficient import Coefficient
 from hardgate.estimators._differentiated import Differentiated, Seen
 from hardgate.estimators._leave_one_out import across, rloo, summed
+from hardgate.learning.coefficient import Coefficient
 
 
 class DoubleCV(Differentiated):

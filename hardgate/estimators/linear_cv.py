@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardgate._across import active, total
-from hardgate._state import decay_, proper_decay
+from hardgate._base.arguments import proper_decay
+from hardgate._base.averages import decay_
+from hardgate._base.distributed import active, total
 from hardgate.estimators._estimator import Context, Estimate, Loss, Noise
 from hardgate.estimators._leave_one_out import rloo
 from hardgate.estimators._odds import Odds

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from hardgate.baselines import BASELINES
+from hardgate._base.arguments import one_of
 from hardgate.estimators._estimator import (
     Context,
     Estimate,
@@ -18,7 +18,8 @@ from hardgate.estimators._estimator import (
     value_and_gradient,
 )
 from hardgate.exact import losses_of
-from hardgate.units._unit import one_of, single
+from hardgate.learning.baselines import BASELINES
+from hardgate.units._unit import single
 
 
 class MuProp(Estimator):

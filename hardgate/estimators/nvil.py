@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardgate._across import active, total
-from hardgate._state import decay_, proper_decay
+from hardgate._base.arguments import proper_decay
+from hardgate._base.averages import decay_
+from hardgate._base.distributed import active, total
 from hardgate.estimators._adam import EPSILON, FIRST, SECOND
 from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise, sample
 from hardgate.estimators._network import Network

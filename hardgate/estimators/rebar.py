@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardgate._coefficient import Coefficient
 from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise
 from hardgate.estimators._relaxation import relax, relaxed_loss, two_uniforms
 from hardgate.estimators._temperature import Temperature
 from hardgate.exact import losses_of
+from hardgate.learning.coefficient import Coefficient
 
 
 class REBAR(Estimator):

@@ -7,10 +7,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from hardgate.baselines import BASELINES
+from hardgate._base.arguments import one_of
 from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise, sample
 from hardgate.exact import losses_of
-from hardgate.units._unit import one_of, single
+from hardgate.learning.baselines import BASELINES
+from hardgate.units._unit import single
 
 
 class REINFORCE(Estimator):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardgate._coefficient import Coefficient
 from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise
 from hardgate.estimators._network import Network
 from hardgate.estimators._relaxation import Relaxation, relax, relaxed_loss, two_uniforms
 from hardgate.estimators._temperature import Temperature
 from hardgate.exact import losses_of
+from hardgate.learning.coefficient import Coefficient
 
 
 class RELAX(Estimator):

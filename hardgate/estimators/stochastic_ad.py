@@ -7,12 +7,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from hardgate._base.arguments import one_of
 from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise, sample
 from hardgate.estimators._flips import draw_unit, flip
 from hardgate.estimators.local_expectation import flip_differences
 from hardgate.exact import losses_of
 from hardgate.noise import uniform
-from hardgate.units._unit import one_of
 
 
 class StochasticAD(Estimator):

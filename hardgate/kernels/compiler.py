@@ -31,7 +31,7 @@ _SHARES = {
 # Kernels that need no shares, and the modules of their own in which they are.
 _BESIDE = {
     **dict.fromkeys(("uniform", "normal", "rectified"), "draws"),
-    **dict.fromkeys(("nvil", "linear_cv"), "learnt"),
+    **dict.fromkeys(("nvil", "linear_cv"), "control_variates"),
 }
 # What is computed in, and how the weights of the forward pass are kept.
 _ZEROS: dict[torch.dtype, tuple[Any, Any]] = {
@@ -112,10 +112,18 @@ def kernels() -> ModuleType:
                 import numba.np.ufunc.omppool
 
                 config.THREADING_LAYER = "omp"
-            from hardgate.kernels import call, chunk, cpu, index, room, share, vectors
+            from hardgate.kernels.compiled import (
+                call,
+                chunk,
+                cpu,
+                index,
+                layout,
+                per_thread,
+                vectors,
+            )
 
-            _check_called(share, chunk, index, room, vectors)
-            _check_called(cpu, call, chunk, index, room, share, vectors)
+            _check_called(per_thread, chunk, index, layout, vectors)
+            _check_called(cpu, call, chunk, index, layout, per_thread, vectors)
             if sys.platform != "win32":
                 os.register_at_fork(after_in_child=_mark_forked)
 
@@ -176,7 +184,9 @@ def run(name: str, dtype: torch.dtype, *arguments: Any) -> Any:
 def _home(name: str) -> ModuleType:
     """The module that the kernel is in."""
     module = kernels()  # which chooses the pool of threads for all of them
-    return import_module(f"hardgate.kernels.{_BESIDE[name]}") if name in _BESIDE else module
+    return (
+        import_module(f"hardgate.kernels.compiled.{_BESIDE[name]}") if name in _BESIDE else module
+    )
 
 
 @functools.cache
@@ -184,11 +194,11 @@ def _share(name: str, dtype: torch.dtype) -> Any:
     """What each share of a kernel does, compiled by itself, to be called by its address."""
     from numba import cfunc, types
 
-    from hardgate.kernels import index, share
+    from hardgate.kernels.compiled import index, per_thread
 
     zero, kind = (number.dtype.name for number in _ZEROS[dtype])
     own = {"zero": zero, "kind": kind, "lr": "float64", "most": "float64"}
-    function = getattr(share, name)
+    function = getattr(per_thread, name)
     kinds = [getattr(types, own.get(a, "int64")) for a in inspect.signature(function).parameters]
     return cfunc(types.void(*kinds), cache=True, **index.OPTIONS)(function)
 

@@ -9,11 +9,11 @@ from torch import Tensor
 from torch._C import _functorch as functorch
 from torch.nn.functional import linear
 
+from hardgate._base.precision import unmixed
 from hardgate.kernels.compiler import plain, run, tracing, unavailable
 from hardgate.kernels.first_order import first_order
 from hardgate.kernels.flops import tell
 from hardgate.kernels.op import SMALL, break_even
-from hardgate.kernels.precision import unmixed
 from hardgate.kernels.sparse import at, chunks, density
 from hardgate.kernels.update import Step, Update, changed, descend, refuse
 

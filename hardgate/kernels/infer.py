@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch._C import _functorch as functorch
 
-from hardgate.kernels import dense, path
+from hardgate.kernels import dense, dispatch
+from hardgate.kernels.compiled.layout import at_once
 from hardgate.kernels.compiler import plain, run, tracing, unavailable
 from hardgate.kernels.flops import tell
-from hardgate.kernels.room import at_once
 from hardgate.kernels.sparse import chunks, count
 
 _FLOATS = (torch.float32, torch.float64)
@@ -51,7 +51,7 @@ def infer(
         or hidden != units
         or B * n * out == 0
         or G == 0
-        or G * B >= path.MANY
+        or G * B >= dispatch.MANY
         or hidden % G
         or not (x.is_cpu and x.is_contiguous())
         or not (gates.dtype is dtype and gates.is_cpu and gates.is_contiguous())
@@ -63,14 +63,14 @@ def infer(
         or unavailable() is not None
     ):
         return None
-    if backend == "auto" and B * n * hidden < path.SMALL:
+    if backend == "auto" and B * n * hidden < dispatch.SMALL:
         return None
-    taken = path.ASKED if backend == "sparse" else path.FEW_EXAMPLES
+    taken = dispatch.ASKED if backend == "sparse" else dispatch.FEW_EXAMPLES
     K = hidden // G
-    if backend == "auto" and path.few(kind) < B:
+    if backend == "auto" and dispatch.few(kind) < B:
         density = count(gates.data_ptr(), dtype, B, G)
-        taken = path.by_density(density, path.break_even(B, K))
-    path.note(taken)
+        taken = dispatch.by_density(density, dispatch.break_even(B, K))
+    dispatch.note(taken)
     if taken.backend == "dense":
         return dense.infer(x, gates, w_in.to(dtype), b_in, w_out.to(dtype), b_out, relu)
     C, slots, T = chunks(G, K)

@@ -10,13 +10,13 @@ from torch import Tensor
 from torch._C import _functorch as functorch
 from torch.autograd import forward_ad
 
+from hardgate._base.precision import unmixed
 from hardgate.kernels import dense, registered, sparse
 from hardgate.kernels.check import check, fits
 from hardgate.kernels.compiler import tracing, unavailable
+from hardgate.kernels.dispatch import BACKENDS, SMALL, Backend, Path, break_even, choose, last_path
 from hardgate.kernels.first_order import first_order
 from hardgate.kernels.infer import infer
-from hardgate.kernels.path import BACKENDS, SMALL, Backend, Path, break_even, choose, last_path
-from hardgate.kernels.precision import unmixed
 from hardgate.kernels.problem import Problem, Wanted
 from hardgate.kernels.update import Update, refuse
 

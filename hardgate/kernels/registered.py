@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
+from hardgate._base.precision import unmixed
 from hardgate.kernels import dense, sparse
-from hardgate.kernels.path import choose, last_path
-from hardgate.kernels.precision import unmixed
+from hardgate.kernels.dispatch import choose, last_path
 from hardgate.kernels.problem import Problem, Wanted
 
 

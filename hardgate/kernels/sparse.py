@@ -7,10 +7,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from hardgate.kernels.compiled.layout import at_once, length, of_index, of_values
 from hardgate.kernels.compiler import run, threads
 from hardgate.kernels.flops import tell
 from hardgate.kernels.problem import Gradients, Problem, Wanted
-from hardgate.kernels.room import at_once, length, of_index, of_values
 from hardgate.kernels.update import Step, changed, descended
 
 _ENOUGH = 2**15  # gates that are looked at to know how many are on

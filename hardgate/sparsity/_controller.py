@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 
 from torch import Tensor
 
-from hardgate._across import active
-from hardgate._state import LazyState
+from hardgate._base.arguments import fraction
+from hardgate._base.distributed import active
+from hardgate._base.lazy_state import LazyState
 from hardgate.units import Unit
 
 
@@ -50,13 +51,6 @@ class Controller(LazyState, ABC):
     @abstractmethod
     def penalty(self, unit: Unit, a: Tensor, h: Tensor) -> Tensor:
         """The penalty for a batch that is not empty."""
-
-
-def fraction(name: str, value: float) -> float:
-    """`value`, or an error if it is not inside (0, 1)."""
-    if not 0 < value < 1:
-        raise ValueError(f"{name} expected a number between 0 and 1, like 0.1, got {value!r}.")
-    return float(value)
 
 
 def examples(x: Tensor) -> Tensor:

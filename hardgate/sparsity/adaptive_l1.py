@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardgate._across import mean
-from hardgate.functional import widen
+from hardgate._base.arguments import positive
+from hardgate._base.distributed import mean
+from hardgate._base.precision import widen
 from hardgate.sparsity._controller import Controller, examples
 from hardgate.units import Unit
-from hardgate.units._unit import positive
 
 
 class AdaptiveL1(Controller):

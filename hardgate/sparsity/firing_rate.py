@@ -5,12 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from hardgate._across import mean
-from hardgate._state import proper_decay
-from hardgate.functional import widen
+from hardgate._base.arguments import positive, proper_decay
+from hardgate._base.distributed import mean
+from hardgate._base.precision import widen
 from hardgate.sparsity._controller import Controller, examples
 from hardgate.units import Unit
-from hardgate.units._unit import positive
 
 
 class FiringRate(Controller):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hardgate.functional import widen
+from hardgate._base.precision import widen
 from hardgate.sparsity._controller import examples
 from hardgate.units import Unit
 

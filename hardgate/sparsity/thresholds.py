@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hardgate._across import gather
-from hardgate._as_written import as_written
-from hardgate.functional import widen
-from hardgate.sparsity._controller import examples, fraction
+from hardgate._base.arguments import fraction
+from hardgate._base.distributed import gather
+from hardgate._base.precision import widen
+from hardgate._base.run_eagerly import as_written
+from hardgate.sparsity._controller import examples
 from hardgate.units import Unit
 
 _MOST_NUMBERS = 2**26  # pre-activations kept per unit module; beyond it every second example

@@ -7,8 +7,8 @@ from abc import ABC
 import torch
 from torch import Tensor
 
-from hardgate import functional
-from hardgate.functional import widen
+from hardgate._base.precision import widen
+from hardgate.functional import neurons
 from hardgate.units._unit import Unit
 
 
@@ -24,10 +24,10 @@ class BernoulliUnit(Unit, ABC):
     off_gradient = "expert"
 
     def mean(self, a: Tensor) -> Tensor:
-        return functional.sigmoid(a)
+        return neurons.sigmoid(a)
 
     def gate(self, a: Tensor) -> Tensor:
-        return functional.threshold(a, self.threshold, sigmoid_derivative=True)
+        return neurons.threshold(a, self.threshold, sigmoid_derivative=True)
 
     def active_probability(self, a: Tensor) -> Tensor:
         return torch.sigmoid(widen(a)).to(a.dtype)

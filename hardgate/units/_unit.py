@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal, TypeAlias, TypeVar, get_args
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
 
-from hardgate._state import LazyState
-from hardgate.baselines import Baseline
-from hardgate.records import Records
+from hardgate._base.arguments import one_of
+from hardgate._base.lazy_state import LazyState
+from hardgate.learning.baselines import Baseline
+from hardgate.learning.records import Records
 
 EvalMode = Literal["threshold", "mean", "sample"]
 OffGradient = Literal["zero", "score", "expert"]
 NoiseTensors: TypeAlias = Tensor | tuple[Tensor, ...]
-_S = TypeVar("_S", bound=str)
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -127,21 +127,6 @@ def _describe(x: object) -> str:
     return f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
 
 
-def one_of(name: str, value: _S, allowed: tuple[_S, ...]) -> _S:
-    """`value`, or an error that lists what is allowed."""
-    if value not in allowed:
-        choices = ", ".join(repr(v) for v in allowed)
-        raise ValueError(f"{name} expected one of {choices}, got {value!r}.")
-    return value
-
-
-def flag(name: str, value: bool) -> bool:
-    """`value`, or an error if it is neither True nor False: an argument in the wrong place."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} expected True or False, got {value!r}.")
-    return value
-
-
 def single(noise: NoiseTensors) -> Tensor:
     """The one noise tensor of a unit that takes one."""
     if isinstance(noise, tuple):
@@ -151,11 +136,3 @@ def single(noise: NoiseTensors) -> Tensor:
             )
         return noise[0]
     return noise
-
-
-def positive(name: str, value: float, like: float | None = None) -> float:
-    """`value`, or an error if it is not a positive number; `like` is an example."""
-    if not 0 < value < float("inf"):
-        hint = "" if like is None else f", like {like}"
-        raise ValueError(f"{name} expected a positive number{hint}, got {value!r}.")
-    return float(value)

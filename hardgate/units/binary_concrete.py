@@ -8,11 +8,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from hardgate import functional
-from hardgate._concrete import mixture
-from hardgate.functional import widen
+from hardgate._base.arguments import positive
+from hardgate._base.precision import widen
+from hardgate.functional import relaxations
+from hardgate.functional.concrete import mixture
 from hardgate.noise import Logistic
-from hardgate.units._unit import EvalMode, NoiseTensors, Unit, positive, single
+from hardgate.units._unit import EvalMode, NoiseTensors, Unit, single
 
 
 class BinaryConcrete(Unit):
@@ -58,7 +59,7 @@ class BinaryConcrete(Unit):
         return self.noise.sample(a, generator)
 
     def sample(self, a: Tensor, noise: NoiseTensors) -> Tensor:
-        return functional.binary_concrete(a, single(noise), self.temperature)
+        return relaxations.binary_concrete(a, single(noise), self.temperature)
 
     def mean(self, a: Tensor) -> Tensor:
         return mixture(widen(a) / self._scale, self._nodes, self._weights).to(a.dtype)

@@ -7,10 +7,11 @@ import math
 import torch
 from torch import Tensor
 
-from hardgate import functional
+from hardgate._base.arguments import positive
+from hardgate.functional import relaxations
 from hardgate.noise import uniform
 from hardgate.units._bernoulli import BernoulliUnit
-from hardgate.units._unit import EvalMode, NoiseTensors, positive, single
+from hardgate.units._unit import EvalMode, NoiseTensors, single
 
 
 class GappedST(BernoulliUnit):
@@ -49,7 +50,7 @@ class GappedST(BernoulliUnit):
         return uniform(a, generator)
 
     def sample(self, a: Tensor, noise: NoiseTensors) -> Tensor:
-        return functional.gapped_straight_through(a, single(noise), self.gap, self.temperature)
+        return relaxations.gapped_straight_through(a, single(noise), self.gap, self.temperature)
 
     def extra_repr(self) -> str:
         options = f"gap={self.gap:g}, temperature={self.temperature:g}"

@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardgate import functional
-from hardgate._concrete import table
-from hardgate._relaxations import of_outcome
+from hardgate._base.arguments import positive
+from hardgate.functional import relaxations
+from hardgate.functional.concrete import table
+from hardgate.functional.relaxations import of_outcome
 from hardgate.noise import uniform
 from hardgate.units._bernoulli import BernoulliUnit
-from hardgate.units._unit import EvalMode, NoiseTensors, positive
+from hardgate.units._unit import EvalMode, NoiseTensors
 
 
 class GRMCK(BernoulliUnit):
@@ -19,7 +20,7 @@ class GRMCK(BernoulliUnit):
     Rao-Blackwell: the mean gradient of `STGumbel`, with less variance the larger K. For a binary
     unit the average over infinitely many draws is a one-dimensional integral, which is the
     default: quadrature with nodes laid where the integrand is, right at small λ and extreme p too
-    (see `hardgate._concrete.mean_slope`).
+    (see `hardgate.functional.concrete.mean_slope`).
 
     Args:
         temperature: λ. Small: less bias, more variance.
@@ -70,7 +71,7 @@ class GRMCK(BernoulliUnit):
         u, *v = tensors
         if self._mean_slope is not None:
             return of_outcome(a, u, self._mean_slope)
-        return functional.gr_mck(a, u, v, self.temperature)
+        return relaxations.gr_mck(a, u, v, self.temperature)
 
     def extra_repr(self) -> str:
         samples = "" if self.samples is None else f"samples={self.samples}"

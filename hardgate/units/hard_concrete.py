@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hardgate import functional
-from hardgate._concrete import mixture
-from hardgate.functional import widen
+from hardgate._base.arguments import positive
+from hardgate._base.precision import widen
+from hardgate.functional import relaxations
+from hardgate.functional.concrete import mixture
 from hardgate.noise import Logistic
-from hardgate.units._unit import EvalMode, NoiseTensors, Unit, positive, single
+from hardgate.units._unit import EvalMode, NoiseTensors, Unit, single
 
 
 class HardConcrete(Unit):
@@ -75,7 +76,7 @@ class HardConcrete(Unit):
         return self.noise.sample(a, generator)
 
     def sample(self, a: Tensor, noise: NoiseTensors) -> Tensor:
-        return functional.hard_concrete(a, single(noise), self.temperature, self.gamma, self.zeta)
+        return relaxations.hard_concrete(a, single(noise), self.temperature, self.gamma, self.zeta)
 
     def mean(self, a: Tensor) -> Tensor:
         return mixture(widen(a), self._nodes, self._weights).to(a.dtype)

@@ -7,10 +7,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from hardgate import functional
-from hardgate.functional import widen
+from hardgate._base.arguments import one_of
+from hardgate._base.precision import widen
+from hardgate.functional import neurons
 from hardgate.noise import Gaussian, Logistic
-from hardgate.units._unit import EvalMode, NoiseTensors, Unit, one_of, single
+from hardgate.units._unit import EvalMode, NoiseTensors, Unit, single
 
 NOISES = {"gaussian": Gaussian, "logistic": Logistic}
 
@@ -62,7 +63,7 @@ class NoisyRectifier(Unit):
         return self.noise.sample(a, generator)
 
     def sample(self, a: Tensor, noise: NoiseTensors) -> Tensor:
-        return functional.noisy_rectifier(a, single(noise))
+        return neurons.noisy_rectifier(a, single(noise))
 
     def mean(self, a: Tensor) -> Tensor:
         return self.noise.rectified(widen(a)).to(a.dtype)  # Prop. 1 (b)

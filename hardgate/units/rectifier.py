@@ -8,8 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from hardgate import functional
-from hardgate.functional import indicator, widen
+from hardgate._base.precision import widen
+from hardgate.functional import neurons
+from hardgate.functional.surrogates import indicator
 from hardgate.units._unit import NoiseTensors, Unit
 
 
@@ -33,13 +34,13 @@ class Rectifier(Unit):
         return ()
 
     def sample(self, a: Tensor, noise: NoiseTensors) -> Tensor:
-        return functional.rectifier(a)
+        return neurons.rectifier(a)
 
     def mean(self, a: Tensor) -> Tensor:
-        return functional.rectifier(a)
+        return neurons.rectifier(a)
 
     def gate(self, a: Tensor) -> Tensor:
-        return functional.rectifier(a) * (widen(a) > self.threshold)
+        return neurons.rectifier(a) * (widen(a) > self.threshold)
 
     def active_probability(self, a: Tensor) -> Tensor:
         return indicator(a > 0, torch.sigmoid(a.detach()))

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 from torch._C import _functorch as functorch
 
-from hardgate import functional
-from hardgate._coefficient import Coefficient
-from hardgate._state import proper_decay
-from hardgate.functional import widen
+from hardgate._base.arguments import flag, proper_decay
+from hardgate._base.precision import widen
+from hardgate.functional import relaxations
+from hardgate.learning.coefficient import Coefficient
 from hardgate.noise import uniform
 from hardgate.units._bernoulli import BernoulliUnit
-from hardgate.units._unit import EvalMode, NoiseTensors, flag, single
+from hardgate.units._unit import EvalMode, NoiseTensors, single
 
 
 class ReinMax(BernoulliUnit):
@@ -63,7 +63,7 @@ class ReinMax(BernoulliUnit):
         return uniform(a, generator)
 
     def sample(self, a: Tensor, noise: NoiseTensors) -> Tensor:
-        h = functional.reinmax(a, single(noise))
+        h = relaxations.reinmax(a, single(noise))
         eager = not torch.compiler.is_compiling() and not functorch.is_functorch_wrapped_tensor(h)
         if self.control is not None and eager and h.requires_grad:
             _steer(h, widen(a.detach()), self.control)

@@ -8,10 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from hardgate import functional
-from hardgate.functional import widen
+from hardgate._base.arguments import one_of
+from hardgate._base.precision import widen
+from hardgate.functional import neurons
 from hardgate.noise import Gaussian, Noise
-from hardgate.units._unit import EvalMode, NoiseTensors, Unit, one_of, single
+from hardgate.units._unit import EvalMode, NoiseTensors, Unit, single
 
 
 class Sigmoid(Unit):
@@ -53,12 +54,12 @@ class Sigmoid(Unit):
 
     def sample(self, a: Tensor, noise: NoiseTensors) -> Tensor:
         if self.noise is None:
-            return functional.sigmoid(a)
+            return neurons.sigmoid(a)
         return self._inject(a, single(noise))
 
     def mean(self, a: Tensor) -> Tensor:
         if self.noise is None:
-            return functional.sigmoid(a)
+            return neurons.sigmoid(a)
         return self._inject(a, self.noise.mean)
 
     def gate(self, a: Tensor) -> Tensor:
@@ -75,13 +76,13 @@ class Sigmoid(Unit):
         return 1.0 if self.noise is None else self.noise.nonzero
 
     def _constant(self, a: Tensor, value: float) -> Tensor:
-        p = functional.sigmoid(a.detach())
+        p = neurons.sigmoid(a.detach())
         return value + (p - p)  # NaN where a is
 
     def _inject(self, a: Tensor, z: Tensor | float) -> Tensor:
         if self.noise is not None and self.noise.multiplicative:
-            return (functional.sigmoid(widen(a)) * z).to(a.dtype)
-        return functional.sigmoid(a, z)
+            return (neurons.sigmoid(widen(a)) * z).to(a.dtype)
+        return neurons.sigmoid(a, z)
 
     def extra_repr(self) -> str:
         noise = "" if self.noise is None else f"noise={self.noise!r}"

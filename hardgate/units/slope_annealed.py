@@ -5,11 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardgate import functional
-from hardgate._relaxations import hard_sigmoid
-from hardgate.functional import indicator, surrogate, widen
+from hardgate._base.arguments import flag, positive
+from hardgate._base.precision import widen
+from hardgate.functional import neurons, relaxations, surrogate
+from hardgate.functional.relaxations import hard_sigmoid
+from hardgate.functional.surrogates import indicator
 from hardgate.noise import uniform
-from hardgate.units._unit import EvalMode, NoiseTensors, Unit, flag, positive, single
+from hardgate.units._unit import EvalMode, NoiseTensors, Unit, single
 
 
 class SlopeAnnealed(Unit):
@@ -63,10 +65,10 @@ class SlopeAnnealed(Unit):
     def sample(self, a: Tensor, noise: NoiseTensors) -> Tensor:
         if not self.samples:
             return self._step(a, 0.0)
-        return functional.slope_annealed(a, single(noise), self.slope)
+        return relaxations.slope_annealed(a, single(noise), self.slope)
 
     def mean(self, a: Tensor) -> Tensor:
-        return functional.sigmoid(a) if self.samples else self._step(a, 0.0)
+        return neurons.sigmoid(a) if self.samples else self._step(a, 0.0)
 
     def gate(self, a: Tensor) -> Tensor:
         return self._step(a, self.threshold)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardgate import functional
+from hardgate._base.arguments import positive
+from hardgate.functional import relaxations
 from hardgate.noise import Logistic
 from hardgate.units._bernoulli import BernoulliUnit
-from hardgate.units._unit import EvalMode, NoiseTensors, positive, single
+from hardgate.units._unit import EvalMode, NoiseTensors, single
 
 
 class STGumbel(BernoulliUnit):
@@ -41,7 +42,7 @@ class STGumbel(BernoulliUnit):
         return self.noise.sample(a, generator)
 
     def sample(self, a: Tensor, noise: NoiseTensors) -> Tensor:
-        return functional.st_gumbel(a, single(noise), self.temperature)
+        return relaxations.st_gumbel(a, single(noise), self.temperature)
 
     def extra_repr(self) -> str:
         return ", ".join(filter(None, [f"temperature={self.temperature:g}", super().extra_repr()]))

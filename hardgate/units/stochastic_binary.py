@@ -7,12 +7,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from hardgate import functional
-from hardgate.baselines import BASELINES, Baseline
-from hardgate.functional import widen
+from hardgate._base.arguments import one_of
+from hardgate._base.precision import widen
+from hardgate.functional import neurons
+from hardgate.learning.baselines import BASELINES, Baseline
+from hardgate.learning.records import Records
 from hardgate.noise import uniform
-from hardgate.records import Records
-from hardgate.units._unit import EvalMode, NoiseTensors, Unit, one_of, single
+from hardgate.units._unit import EvalMode, NoiseTensors, Unit, single
 
 
 class StochasticBinary(Unit):
@@ -77,13 +78,13 @@ class StochasticBinary(Unit):
         return uniform(a, generator)
 
     def sample(self, a: Tensor, noise: NoiseTensors) -> Tensor:
-        return self.records.watch(a, functional.stochastic_binary(a, single(noise)))
+        return self.records.watch(a, neurons.stochastic_binary(a, single(noise)))
 
     def mean(self, a: Tensor) -> Tensor:
-        return functional.sigmoid(a)
+        return neurons.sigmoid(a)
 
     def gate(self, a: Tensor) -> Tensor:
-        return functional.threshold(a, self.threshold, sigmoid_derivative=True)
+        return neurons.threshold(a, self.threshold, sigmoid_derivative=True)
 
     def active_probability(self, a: Tensor) -> Tensor:
         return torch.sigmoid(widen(a)).to(a.dtype)

@@ -9,10 +9,12 @@ from typing import ClassVar, get_args
 import torch
 from torch import Tensor
 
-from hardgate import functional
-from hardgate.functional import Placement, sqrt_sigmoid, widen
+from hardgate._base.arguments import flag, one_of
+from hardgate._base.precision import widen
+from hardgate.functional import neurons
+from hardgate.functional.neurons import Placement, sqrt_sigmoid
 from hardgate.noise import Noise, uniform
-from hardgate.units._unit import EvalMode, NoiseTensors, Unit, flag, one_of, single
+from hardgate.units._unit import EvalMode, NoiseTensors, Unit, single
 
 
 class StochasticTimesSmooth(Unit):
@@ -81,7 +83,7 @@ class StochasticTimesSmooth(Unit):
                 f"{len(noise) if isinstance(noise, tuple) else 1}. "
                 "Write unit(a, unit.sample_noise(a))."
             )
-        return functional.stochastic_times_smooth(
+        return neurons.stochastic_times_smooth(
             a, u, n, placement=self.placement, corrected=self.corrected
         )
 

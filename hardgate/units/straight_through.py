@@ -7,10 +7,12 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from hardgate import functional
-from hardgate.functional import indicator, widen
+from hardgate._base.arguments import flag, one_of
+from hardgate._base.precision import widen
+from hardgate.functional import neurons
+from hardgate.functional.surrogates import indicator
 from hardgate.noise import uniform
-from hardgate.units._unit import EvalMode, NoiseTensors, Unit, flag, one_of, single
+from hardgate.units._unit import EvalMode, NoiseTensors, Unit, single
 
 OffUnits = Literal["exact", "sampled", "ignore"]
 
@@ -82,11 +84,11 @@ class StraightThrough(Unit):
 
     def sample(self, a: Tensor, noise: NoiseTensors) -> Tensor:
         if self.samples:
-            h = functional.straight_through(
+            h = neurons.straight_through(
                 a, single(noise), sigmoid_derivative=self.sigmoid_derivative
             )
         else:
-            h = functional.threshold(a, sigmoid_derivative=self.sigmoid_derivative)
+            h = neurons.threshold(a, sigmoid_derivative=self.sigmoid_derivative)
         if self.off_units == "sampled":
             return _weigh(h, self.probe(a, noise).to(widen(h).dtype) / self.off_rate)
         return self._ignore_off(h)
@@ -111,12 +113,12 @@ class StraightThrough(Unit):
 
     def mean(self, a: Tensor) -> Tensor:
         if self.samples:
-            return functional.sigmoid(a)
-        return self._ignore_off(functional.threshold(a, sigmoid_derivative=self.sigmoid_derivative))
+            return neurons.sigmoid(a)
+        return self._ignore_off(neurons.threshold(a, sigmoid_derivative=self.sigmoid_derivative))
 
     def gate(self, a: Tensor) -> Tensor:
         return self._ignore_off(
-            functional.threshold(a, self.threshold, sigmoid_derivative=self.sigmoid_derivative)
+            neurons.threshold(a, self.threshold, sigmoid_derivative=self.sigmoid_derivative)
         )
 
     def active_probability(self, a: Tensor) -> Tensor:

@@ -1,0 +1,1 @@
+"""What every package stands on: arguments, precision, lazy state, averages, processes, files."""

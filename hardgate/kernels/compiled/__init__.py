@@ -1,0 +1,1 @@
+"""The kernels themselves, in Numba and LLVM; importing this compiles nothing."""

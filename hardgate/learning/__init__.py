@@ -1,0 +1,1 @@
+"""Learning from the loss alone: the score term, its records, baselines."""

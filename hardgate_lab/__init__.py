@@ -1,0 +1,1 @@
+"""Everything that trains, times, compares and draws: one room per command of `hardgate`."""

@@ -1,0 +1,1 @@
+"""`hardgate bench`: the conditional layer against dense torch, by time."""

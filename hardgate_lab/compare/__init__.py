@@ -1,0 +1,1 @@
+"""`hardgate compare`: every gradient estimator against the exact gradient."""

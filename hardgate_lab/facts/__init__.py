@@ -1,0 +1,1 @@
+"""`hardgate facts`: the units, the estimators and their declared facts."""

@@ -1,0 +1,187 @@
+"""All that changes during a run: what a checkpoint must hold for it to carry on bit for bit."""
+
+from __future__ import annotations
+
+import copy
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from hardgate import FusedSGD
+from hardgate_lab.reproduce.data_parallel import Share
+from hardgate_lab.reproduce.evaluate import Evaluation
+from hardgate_lab.reproduce.network import Gated, Network, build, limit_norms_
+from hardgate_lab.reproduce.settings import Settings
+from hardgate_lab.rig.idx import CLASSES
+
+if TYPE_CHECKING:
+    from hardgate_lab.rig.images import Split
+
+_NORMS = 4  # steps between two looks at the norms; they grow little in between
+_AVERAGE = 16  # steps between two moves of the averaged weights
+CURVES = ("train_loss", "valid_error", "valid_loss", "density", "weight", "seconds")
+
+
+class Run:
+    """The model, its averaged copy, the optimiser, the best weights so far, and the curves.
+
+    Args:
+        settings: the row's.
+        train: the training images.
+        share: of this process, where several train together.
+    """
+
+    def __init__(self, settings: Settings, train: Split, share: Share | None = None) -> None:
+        self.settings, self.share = settings, share or Share()
+        self.model = build(settings, train.x, CLASSES)
+        self.averaged = copy.deepcopy(self.model) if settings.average else None
+        self.forward = self.share.wrap(self.model)  # what training calls
+        self.optimiser = _optimiser(self.model, settings, self.share)
+        self.best: dict[str, Tensor] = {}
+        self.curves: dict[str, list[float]] = {name: [] for name in CURVES}
+        self.steps = 0
+        self._climbed: tuple[list[Tensor], list[Tensor]] | None = None
+        self._begun = (0, time.perf_counter())
+
+    @property
+    def epoch(self) -> int:
+        """The epochs done."""
+        return len(self.curves["seconds"])
+
+    def schedule(self, part: float) -> None:
+        """Set learning rate and momentum when `part` of the running epoch is done."""
+        for group in self.optimiser.param_groups:
+            group["lr"] = group["scale"] * self.settings.learning_rate(self.epoch + part)
+            group["momentum"] = self.settings.momentum_in(self.epoch)
+
+    @torch.no_grad()
+    def climb(self) -> None:
+        """After a backward pass: to the weights of most loss within ρ, seen from where they are.
+
+        The next backward pass finds the gradient there, and `step` takes it from where they were:
+        sharpness-aware minimisation (Foret, Kleiner, Mobahi & Neyshabur 2021).
+        """
+        weights: list[Tensor] = [p for p in self.model.parameters() if p.grad is not None]
+        gradients = [p.grad for p in weights if p.grad is not None]
+        norm = torch.stack(list(torch._foreach_norm(gradients))).norm().item()
+        way = list(torch._foreach_mul(gradients, self.settings.rho / max(norm, 1e-12)))
+        torch._foreach_add_(weights, way)
+        self.optimiser.zero_grad()
+        self._climbed = weights, way
+
+    def step(self) -> None:
+        """After the backward pass: move the weights, hold their norms, move their average."""
+        if self._climbed is not None:
+            with torch.no_grad():
+                torch._foreach_sub_(*self._climbed)
+            self._climbed = None
+        self.optimiser.step()
+        self.optimiser.zero_grad()
+        self.steps += 1
+        if self.steps % _NORMS == 0:
+            limit_norms_(self.model, self.settings)
+        if self.averaged is not None and self.steps % _AVERAGE == 0:
+            moves = self.steps // _AVERAGE
+            keep = min(self.settings.average**_AVERAGE, moves / (moves + 2))  # faster at first
+            torch._foreach_lerp_(_weights(self.averaged), _weights(self.model), 1 - keep)
+
+    def evaluated(self) -> Network:
+        """The network that is evaluated: the average where there is one."""
+        return self.model if self.averaged is None else self.averaged
+
+    def note(self, loss: float, density: float, valid: Evaluation, seconds: float) -> None:
+        """Add an epoch to the curves, and keep its weights if they are the best so far."""
+        values = (loss, valid.error, valid.loss, density, self._weight(), seconds)
+        for name, value in zip(CURVES, values, strict=True):
+            self.curves[name].append(value)
+        if self.best_epoch() == self.epoch:
+            self.best = {k: v.clone() for k, v in self.evaluated().state_dict().items()}
+
+    def best_epoch(self) -> int:
+        """The epoch, counted from 1, of least validation error, ties broken by the loss."""
+        scores = list(zip(self.curves["valid_error"], self.curves["valid_loss"], strict=True))
+        return 1 + scores.index(min(scores))
+
+    def last(self, curve: str) -> float:
+        """The last value of a curve; NaN before the first epoch."""
+        return self.curves[curve][-1] if self.epoch else float("nan")
+
+    def best_error(self) -> float:
+        """The least validation error so far."""
+        return min(self.curves["valid_error"], default=float("nan"))
+
+    def seconds_left(self, part: float) -> float:
+        """An estimate, when `part` of the running epoch is done."""
+        begun, start = self._begun
+        done = self.epoch + part - begun
+        if done <= 0:
+            return float("nan")
+        return (time.perf_counter() - start) / done * (self.settings.epochs - self.epoch - part)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor of the run, the state of the random generator with them."""
+        named = {"model": self.model.state_dict(), "best": self.best}
+        if self.averaged is not None:
+            named["averaged"] = self.averaged.state_dict()
+        named["momentum"] = {
+            name: self.optimiser.state[p]["momentum_buffer"].contiguous()
+            for name, p in self.model.named_parameters()
+            if "momentum_buffer" in self.optimiser.state[p]
+        }
+        flat = {f"{kind}/{key}": v for kind, part in named.items() for key, v in part.items()}
+        return {**flat, "random": torch.get_rng_state()}
+
+    def state(self) -> dict[str, Any]:
+        """The rest."""
+        return {"steps": self.steps, "curves": self.curves}
+
+    def resume(self, saved: tuple[dict[str, Tensor], dict[str, Any]] | None) -> None:
+        """Take over a checkpoint, if there is one."""
+        if saved is None:
+            return
+        tensors, state = saved
+        self.model.load_state_dict(_part(tensors, "model"))
+        if self.averaged is not None:
+            self.averaged.load_state_dict(_part(tensors, "averaged"))
+        momentum = _part(tensors, "momentum")
+        for name, p in self.model.named_parameters():
+            if name in momentum:  # in the layout of p, on which the optimiser's kernel relies
+                self.optimiser.state[p]["momentum_buffer"] = torch.empty_like(
+                    p, requires_grad=False
+                ).copy_(momentum[name])
+        self.best, self.curves, self.steps = _part(tensors, "best"), state["curves"], state["steps"]
+        torch.set_rng_state(tensors["random"])
+        self._begun = (self.epoch, time.perf_counter())
+
+    def _weight(self) -> float:
+        """λ as it stands."""
+        control = self.model.layer.gater.sparsity if isinstance(self.model, Gated) else None
+        return 0.0 if control is None else float(getattr(control, "weight", float("nan")))
+
+
+def _weights(model: Network) -> list[Tensor]:
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+def _part(tensors: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
+    prefix = f"{kind}/"
+    return {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def _optimiser(model: Network, settings: Settings, share: Share) -> torch.optim.SGD:
+    """FusedSGD where it can do what the settings ask for, else SGD; the gater has its own rate."""
+    plain = settings.momentum == settings.rho == 0 and share.world == 1
+    if isinstance(model, Gated) and plain:
+        fused = FusedSGD(model, settings.lr, gater_lr=settings.lr * settings.gater_lr)
+        for group, scale in zip(fused.param_groups, (1.0, settings.gater_lr), strict=True):
+            group["scale"] = scale
+        return fused
+    gater = list(model.layer.gater.parameters()) if isinstance(model, Gated) else []
+    own = {id(p) for p in gater}
+    rest = [p for p in model.parameters() if id(p) not in own]
+    groups: list[dict[str, Any]] = [{"params": rest, "scale": 1.0}]
+    if gater:
+        groups.append({"params": gater, "scale": settings.gater_lr})
+    return torch.optim.SGD(groups, lr=settings.lr, fused=True)

@@ -1,0 +1,1 @@
+"""`hardgate toy`: one Bernoulli variable, on which estimators are usually shown."""

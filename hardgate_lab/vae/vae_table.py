@@ -1,0 +1,135 @@
+"""The runs side by side: at equal steps, at equal evaluations, at equal seconds."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from hardgate_lab.rig.markers import embed
+from hardgate_lab.vae import variance_table
+from hardgate_lab.vae.vae_record import name_of, read
+from hardgate_lab.vae.vae_train import VARIANCE
+
+Record = dict[str, Any]
+COLUMNS = ("estimator", "evals", "ms", "variance", "steps", "evaluations", "seconds", "train")
+
+
+@dataclass(frozen=True)
+class Common:
+    """What every run has had: steps, evaluations of f per image of the batch, seconds."""
+
+    steps: int
+    evaluations: int
+    seconds: float
+
+    @classmethod
+    def of(cls, records: Sequence[Record]) -> Common:
+        """The least of all runs."""
+        return cls(
+            min(record["steps"] for record in records),
+            min(record["steps"] * record["n_evals"] for record in records),
+            min(seconds(record) for record in records),
+        )
+
+
+def seconds(record: Record) -> float:
+    """Of all its steps."""
+    return float(record["steps"] * record["milliseconds"] / 1e3)
+
+
+def at(record: Record, curve: str, steps: float) -> float:
+    """A curve of the run after so many steps; linear between its points."""
+    return float(np.interp(steps, record["curve"]["step"], record["curve"][curve]))
+
+
+def lines(records: Sequence[Record], variance: Sequence[dict[str, Any]]) -> list[tuple[str, ...]]:
+    """The cells, the best at equal seconds first."""
+    common = Common.of(records)
+    last = max((row["step"] for row in variance), default=0)
+    spread = {row["estimator"]: row for row in variance if row["step"] == last}
+    order = sorted(records, key=lambda r: -at(r, "test", _budgets(r, common)[-1]))
+    return [_line(record, common, spread.get(name_of(record))) for record in order]
+
+
+def caption(records: Sequence[Record], variance: Sequence[dict[str, Any]]) -> str:
+    """What the columns mean, with the budgets that the runs have in common."""
+    common = Common.of(records)
+    last = max((row["step"] for row in variance), default=0)
+    error = max(max(record["curve"]["test_error"]) for record in records)
+    first = records[0]["settings"]
+    return (
+        f"{records[0]['dataset']}; batch {first['batch']}, Adam {first['lr']:g}, seed "
+        f"{first['seed']}. ms: milliseconds of a step, one thread, interleaved. variance: of the "
+        f"gradient at the encoder's logits, at step {last} of the trajectory. Test ELBO in nats at "
+        f"equal steps ({common.steps}), equal evaluations ({common.evaluations} a batch) and equal "
+        f"seconds ({common.seconds:.0f}: steps times ms); train: ELBO on training images at equal "
+        f"seconds. Standard error of the draws: at most {error:.2f}. *: unbiased."
+    )
+
+
+def rich_table(records: Sequence[Record], variance: Sequence[dict[str, Any]]) -> Table:
+    """For a terminal."""
+    table = Table(caption=caption(records, variance), box=None, padding=(0, 1, 0, 0))
+    for number, name in enumerate(COLUMNS):
+        table.add_column(name, justify="right" if number else "left", no_wrap=bool(number))
+    for line in lines(records, variance):
+        table.add_row(*line)
+    return table
+
+
+def markdown(records: Sequence[Record], variance: Sequence[dict[str, Any]]) -> str:
+    """For a page."""
+    head = [" | ".join(COLUMNS), " | ".join(["---"] + ["---:"] * (len(COLUMNS) - 1))]
+    body = [" | ".join(line) for line in lines(records, variance)]
+    table = "\n".join(f"| {line} |" for line in [*head, *body])
+    return f"{table}\n\n{caption(records, variance)}\n"
+
+
+def _line(record: Record, common: Common, spread: dict[str, Any] | None) -> tuple[str, ...]:
+    steps = _budgets(record, common)
+    return (
+        f"`{name_of(record)}`" + ("*" if record["unbiased"] else ""),
+        str(record["n_evals"]),
+        f"{record['milliseconds']:.1f}",
+        "–" if spread is None else f"{spread['variance']:.3g}",
+        *(f"{at(record, 'test', each):.2f}" for each in steps),
+        f"{at(record, 'train', steps[-1]):.2f}",
+    )
+
+
+def _budgets(record: Record, common: Common) -> tuple[float, float, float]:
+    """The steps that each of the common budgets allows this run."""
+    by_seconds = 1e3 * common.seconds / record["milliseconds"]
+    return common.steps, common.evaluations / record["n_evals"], by_seconds
+
+
+def read_variance(folder: Path) -> list[dict[str, Any]]:
+    """The rows of the folder's `variance.json`; none if there is no such file."""
+    path = folder / VARIANCE
+    rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.exists() else []
+    return rows
+
+
+def write(page: str, folder: Path) -> str:
+    """`page` with the tables of the records in `folder` written anew between its markers.
+
+    `vae` is the table of the runs; `vae-variance`, that of their variance, is on a page if it has
+    the markers.
+    """
+    records, variance = read(folder), read_variance(folder)
+    page = embed(page, "vae", markdown(records, variance))
+    if "<!-- vae-variance:" in page:
+        page = embed(page, "vae-variance", variance_table.markdown(variance))
+    return page
+
+
+if __name__ == "__main__":  # python -m hardgate_lab.vae.vae_table FOLDER PAGE…, for `make readme`
+    for name in sys.argv[2:]:
+        Path(name).write_text(write(Path(name).read_text(), Path(sys.argv[1])))
