@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: docs reproduce compare test test-all check bench readme clean
+.PHONY: docs reproduce compare test test-all test-torch check bench readme clean
 
 reproduce: $(INSTALLED)  ## the main job: the paper's experiment on MNIST, quickly
 	$(BIN)/hardgate reproduce --out out/reproduce --json out/reproduce.json
@@ -16,6 +16,15 @@ test: check  ## all checks but the long matrices
 
 test-all: check  ## with the long matrices
 	$(BIN)/pytest
+
+# Torch from the index is a CUDA build of some 5 GB; it runs on a CPU, and is for this check only.
+OTHER := .venv-torch-$(VERSION)
+test-torch:  ## the same suite with another torch: make test-torch VERSION=2.15.0
+	@test -n "$(VERSION)" || { echo "Which torch? Type: make test-torch VERSION=2.15.0"; exit 2; }
+	test -d $(OTHER) || $(PYTHON) -m venv $(OTHER)
+	sed 's/^torch==.*/torch==$(VERSION)/' constraints.txt > $(OTHER)/constraints.txt
+	$(OTHER)/bin/pip install --quiet --disable-pip-version-check --constraint $(OTHER)/constraints.txt --editable '.[dev]'
+	$(OTHER)/bin/pytest -m "not slow"
 
 check: $(INSTALLED)  ## lint, format, types
 	$(BIN)/ruff check .
@@ -44,4 +53,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf .venv out .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-torch-* out .mypy_cache .pytest_cache .ruff_cache
