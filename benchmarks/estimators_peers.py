@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from hardgate import exact_expectation, expectation
-from hardgate_lab.rig.candidates import contestants
+from hardgate_lab.rig.candidates import candidates_named
 from hardgate_lab.rig.problems import PROBLEMS
 
 PROBLEM = PROBLEMS["smooth"]
@@ -70,8 +70,8 @@ def through(sample: Callable[[Tensor], Tensor]) -> Draw:
 
 def ours(code: str) -> Draw:
     """The same by hardgate."""
-    (contestant,) = contestants(code, [2])
-    made = contestant.make()
+    (candidate,) = candidates_named(code, [2])
+    made = candidate.make()
 
     def draw(logits: Tensor) -> Tensor:
         a = logits.clone().requires_grad_()

@@ -24,7 +24,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from hardgate import reuse_memory
 from hardgate.estimators import ESTIMATORS, Estimator, expectation
-from hardgate_lab.rig.timing import Run, rounds
+from hardgate_lab.rig.timing import Call, rounds
 
 B, D, HIDDEN, PIXELS = 100, 200, 200, 784
 MOST_EVALS, BOUND, SECONDS = 4, 1.15, 3.0
@@ -106,7 +106,7 @@ def main() -> None:
         check(f, a, estimator)
         b = torch.bernoulli(torch.sigmoid(a.detach()).expand(n, B, D))
         needs = estimator.needs_gradient_of_f
-        runs: dict[str, Run] = {
+        runs: dict[str, Call] = {
             "ours": whole(f, a, estimator),
             "plain": plain(f, b, to_samples=needs),
         }

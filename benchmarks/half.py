@@ -2,8 +2,8 @@
 
 y = ((x W_inᵀ + b_in) ⊙ gates) W_outᵀ + b_out at 10 % density, with fp32 weights dense and sparse,
 with bf16 weights read by the kernels, and with bf16 weights in torch's own products. What is
-computed in fp32 is asserted to be equal before anything is timed; the rivals take turns, medians,
-in one process. Run it on an idle machine:
+computed in fp32 is asserted to be equal before anything is timed; the candidates take turns in one
+process, and medians are shown. Run it on an idle machine:
 
     python benchmarks/half.py
 """

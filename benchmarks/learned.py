@@ -3,8 +3,8 @@
 Learned gates are skewed: some experts are on for most images, many for hardly any. For a finished
 run of `hardgate reproduce`, experts and output of its network are computed for validation images,
 dense and sparse, behind the gates of evaluation, and behind as many that are on at random places.
-Equality with dense is asserted before anything is timed; the rivals take turns of six calls, and
-what is shown are medians of the last five. Run it on an idle machine:
+Equality with dense is asserted before anything is timed. The candidates take turns of six calls;
+medians of the last five are shown. Run it on an idle machine:
 
     hardgate reproduce --row straight_through
     python benchmarks/learned.py out/reproduce/mnist-quick/straight_through-0 [DATA]
@@ -22,12 +22,13 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import hardgate
-from hardgate_lab.bench.bench_layer import Layer, machine
+from hardgate_lab.bench.bench_layer import Layer
 from hardgate_lab.reproduce.network import Gated
 from hardgate_lab.reproduce.settings import Settings
 from hardgate_lab.rig.idx import CLASSES
-from hardgate_lab.rig.images import load
-from hardgate_lab.rig.timing import Run, rounds
+from hardgate_lab.rig.machine import machine
+from hardgate_lab.rig.mnist import load
+from hardgate_lab.rig.timing import Call, rounds
 
 BATCHES, SECONDS = (1, 32, 256), 2.0
 
@@ -76,7 +77,7 @@ def main() -> None:
         learned = model.layer.gater(x)
         for name, gates in (("learned", learned), ("random", scattered(learned))):
             found = layer(model, x, gates)
-            runs: dict[str, Run] = {
+            runs: dict[str, Call] = {
                 "dense": found.dense,
                 "sparse": partial(found.conditional, "sparse"),
             }

@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 
 import hardgate
 from hardgate import ConditionalLinear, ConditionalMLP
-from hardgate_lab.rig.images import load
+from hardgate_lab.rig.mnist import load
 
 WIDTH, RATE = 800, 0.1
 EXPECTED, TOLERANCE = 3.2, 0.4  # the test error in % with --seed 0

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 import hardgate
-from hardgate_lab.rig.images import Dataset, load
+from hardgate_lab.rig.mnist import Dataset, load
 
 BITS, HIDDEN, NEAREST = 32, 256, 100
 EXPECTED, TOLERANCE = 0.83, 0.02  # precision of the binary code with --seed 0; chance is 0.1

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hardgate_lab.bench.bench_layer import Timing
+from hardgate_lab.rig.figures import new_figure, save_figure
 
 
 def break_even(rows: list[Timing]) -> float | None:
@@ -20,31 +21,22 @@ def break_even(rows: list[Timing]) -> float | None:
 
 def figures(timings: list[Timing], folder: Path) -> list[Path]:
     """Speed-up against density; time and memory against width."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / "bench-density.png", folder / "bench-width.png"]
-    fig, axis = plt.subplots(figsize=(7, 4.5), layout="constrained")
-    _speed_up(axis, [t for t in timings if t.table == "density"])
-    fig.savefig(paths[0], dpi=120)
-    plt.close(fig)
+    density = new_figure(7, 4.5)
+    _speed_up(density.subplots(), [t for t in timings if t.table == "density"])
 
     rows = [t for t in timings if t.table == "width"]
     measured = [t for t in rows if t.megabytes]
-    fig, axes = plt.subplots(
-        1, 2 if measured else 1, figsize=(10 if measured else 7, 4.5), layout="constrained"
-    )
-    left, *right = axes if measured else [axes]
+    width = new_figure(10 if measured else 7, 4.5)
+    left, *right = width.subplots(1, 2 if measured else 1, squeeze=False).flat
     _against_width(left, rows, "milliseconds")
     for axis in right:
         _against_width(axis, measured, "megabytes")
-    fig.suptitle("Forward pass of the layer against its width, 784 inputs, 10 outputs", fontsize=11)
-    fig.savefig(paths[1], dpi=120)
-    plt.close(fig)
-    return paths
+    title = "Forward pass of the layer against its width, 784 inputs, 10 outputs"
+    width.suptitle(title, fontsize=11)
+    return [
+        save_figure(density, folder / "bench-density.png"),
+        save_figure(width, folder / "bench-width.png"),
+    ]
 
 
 def _speed_up(axis: Any, timings: list[Timing]) -> None:
@@ -69,8 +61,8 @@ def _against_width(axis: Any, timings: list[Timing], quantity: str) -> None:
     for k, batch in enumerate((1, 32)):
         rows = [t for t in timings if t.batch == batch]
         x = [int(t.case) for t in rows]
-        for rival, name, style in (("dense", "dense", "s--"), ("sparse", "kernels", "o-")):
-            y = [getattr(t, quantity)[rival] for t in rows]
+        for candidate, name, style in (("dense", "dense", "s--"), ("sparse", "kernels", "o-")):
+            y = [getattr(t, quantity)[candidate] for t in rows]
             axis.plot(x, y, f"C{k}{style}", label=f"{name}, B={batch}")
     axis.set(xscale="log", xlabel="experts (200 on per example)")
     if quantity == "milliseconds":

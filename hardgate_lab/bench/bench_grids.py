@@ -29,7 +29,7 @@ def grids(timings: list[Timing]) -> list[Grid]:
     by_kind: dict[str, list[Timing]] = {}
     for t in timings:
         by_kind.setdefault(t.table, []).append(t)
-    out = [_rivals(kind, by_kind[kind]) for kind in _KINDS if kind in by_kind]
+    out = [_comparable(kind, by_kind[kind]) for kind in _KINDS if kind in by_kind]
     if "equal time" in by_kind:
         out.append(_equal_time(by_kind["equal time"]))
     if "breakdown" in by_kind:
@@ -40,17 +40,17 @@ def grids(timings: list[Timing]) -> list[Grid]:
     return out
 
 
-def _rivals(kind: str, rows: list[Timing]) -> Grid:
-    rivals = list(dict.fromkeys(name for t in rows for name in t.milliseconds))
+def _comparable(kind: str, rows: list[Timing]) -> Grid:
+    candidates = list(dict.fromkeys(name for t in rows for name in t.milliseconds))
     cold = [name for name in _COLD if kind != "training step" and name in rows[0].cold]
     cells = [
         (
             [t.case, str(t.batch)],
-            [_cell(t.milliseconds, r) for r in rivals] + [_cell(t.cold, r) for r in cold],
+            [_cell(t.milliseconds, r) for r in candidates] + [_cell(t.cold, r) for r in cold],
         )
         for t in rows
     ]
-    columns = rivals + [f"{name}, cold" for name in cold]
+    columns = candidates + [f"{name}, cold" for name in cold]
     return Grid(kind, "ms, and × faster than dense", ["B"], columns, cells)
 
 
@@ -63,12 +63,12 @@ def _cell(milliseconds: dict[str, float], name: str) -> str:
 
 def _equal_time(rows: list[Timing]) -> Grid:
     """How wide an ungated network the time of a step buys."""
-    rivals = list(rows[0].milliseconds)
+    candidates = list(rows[0].milliseconds)
     cells = [
-        ([t.case, str(t.batch)], [str(t.units), *(f"{t.milliseconds[r]:.2f}" for r in rivals)])
+        ([t.case, str(t.batch)], [str(t.units), *(f"{t.milliseconds[r]:.2f}" for r in candidates)])
         for t in rows
     ]
-    columns = ["ungated units", *(f"{rival}, ms" for rival in rivals)]
+    columns = ["ungated units", *(f"{candidate}, ms" for candidate in candidates)]
     return Grid("ungated network of equal time", "a training step", ["B"], columns, cells)
 
 
@@ -83,13 +83,14 @@ def _breakdown(rows: list[Timing]) -> Grid:
 
 def _widths(rows: list[Timing]) -> Grid:
     """Time and memory of a forward pass."""
-    rivals = list(rows[0].milliseconds)
+    candidates = list(rows[0].milliseconds)
     cells = [
         (
             [t.case, str(t.batch)],
-            [_cell(t.milliseconds, r) for r in rivals] + [f"{t.megabytes[r]:.1f}" for r in rivals],
+            [_cell(t.milliseconds, r) for r in candidates]
+            + [f"{t.megabytes[r]:.1f}" for r in candidates],
         )
         for t in rows
     ]
-    columns = rivals + [f"{rival}, MB" for rival in rivals]
+    columns = candidates + [f"{candidate}, MB" for candidate in candidates]
     return Grid("experts, 200 on", "ms, and × faster than dense; peak MB", ["B"], columns, cells)

@@ -1,4 +1,4 @@
-"""`hardgate bench`: the conditional layer against dense torch, on the clock."""
+"""Time the conditional layer against dense torch: by batch, by density, by width."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,9 +14,9 @@ from torch.nn.functional import linear
 
 from hardgate import functional
 from hardgate_lab.bench.bench_memory import peaks
-from hardgate_lab.bench.bench_progress import Progress
-from hardgate_lab.rig.machine import processor, versions
-from hardgate_lab.rig.timing import Run, rounds
+from hardgate_lab.rig.machine import machine
+from hardgate_lab.rig.progress import Teller
+from hardgate_lab.rig.timing import Call, rounds
 
 LAYERS = [(1024, 4096, 1024, 1), (784, 2000, 10, 1), (1024, 4096, 1024, 16)]
 BATCHES = (1, 32, 256)
@@ -26,19 +27,19 @@ ACTIVE = 200  # units on per example, at every width
 
 @dataclass(frozen=True)
 class Timing:
-    """One comparison: milliseconds of the rivals, the dense one first, called again and again."""
+    """One comparison: milliseconds of the candidates, the dense one first, in steady calls."""
 
     table: str
     case: str
     batch: int
     density: float
     milliseconds: dict[str, float]
-    cold: dict[str, float] = field(default_factory=dict)  # of a call after the other rivals'
+    cold: dict[str, float] = field(default_factory=dict)  # of the first call after the others' turn
     megabytes: dict[str, float] = field(default_factory=dict)  # at most, where it was measured
     units: int | None = None  # of the ungated network, where its width was looked for
 
     def ratio(self, name: str) -> float:
-        """How many times faster than the first rival."""
+        """How many times faster than the first candidate."""
         return next(iter(self.milliseconds.values())) / self.milliseconds[name]
 
 
@@ -112,16 +113,16 @@ class Layer:
         return run
 
 
-def layers(seconds: float, progress: Progress) -> Iterator[Timing]:
+def layers(seconds: float, tell: Teller) -> Iterator[Timing]:
     """Forward, and forward with backward, at 10 % density, random gates, index included."""
     for sizes in LAYERS:
         for batch in BATCHES:
             name = "-".join(map(str, sizes[:3])) + (f" blocks of {sizes[3]}" * (sizes[3] > 1))
-            progress.case(f"{name}, B = {batch}")
+            tell.now(f"{name}, B = {batch}")
             layer = Layer.random(sizes, batch, 0.1)
             _assert_equal(layer)
             with torch.no_grad():
-                runs: dict[str, Run] = {
+                runs: dict[str, Call] = {
                     "dense": layer.dense,
                     "sparse": partial(layer.conditional, "sparse"),
                 }
@@ -129,38 +130,38 @@ def layers(seconds: float, progress: Progress) -> Iterator[Timing]:
                     warnings.filterwarnings("ignore", message="Sparse")  # torch: beta state
                     runs["torch.sparse"] = layer.sampled
                 yield Timing("forward", name, batch, 0.1, *rounds(runs, seconds))
-            rivals: dict[str, Run] = {
+            candidates: dict[str, Call] = {
                 "dense": layer.backward(layer.dense),
                 "sparse": layer.backward(partial(layer.conditional, "sparse")),
             }
-            yield Timing("forward + backward", name, batch, 0.1, *rounds(rivals, seconds))
+            yield Timing("forward + backward", name, batch, 0.1, *rounds(candidates, seconds))
 
 
-def densities(seconds: float, progress: Progress) -> Iterator[Timing]:
+def densities(seconds: float, tell: Teller) -> Iterator[Timing]:
     """Forward time against density, B = 32."""
     for sizes in LAYERS[:2]:
         name = "-".join(map(str, sizes[:3]))
         for density in DENSITIES:
-            progress.case(f"{name}, density {density}")
+            tell.now(f"{name}, density {density}")
             layer = Layer.random(sizes, 32, density)
             _assert_equal(layer)
             with torch.no_grad():
-                runs: dict[str, Run] = {"dense": layer.dense}
+                runs: dict[str, Call] = {"dense": layer.dense}
                 for backend in ("sparse", "auto"):
                     runs[backend] = partial(layer.conditional, backend)
                 yield Timing("density", name, 32, density, *rounds(runs, seconds))
 
 
-def widths(seconds: float, progress: Progress) -> Iterator[Timing]:
+def widths(seconds: float, tell: Teller) -> Iterator[Timing]:
     """Forward time and memory against the number of experts, 200 of them on."""
     for hidden in WIDTHS:
         for batch in (1, 32):
-            progress.case(f"{hidden} experts, B = {batch}")
+            tell.now(f"{hidden} experts, B = {batch}")
             density = ACTIVE / hidden
             layer = Layer.random((784, hidden, 10, 1), batch, density)
             _assert_equal(layer)
             with torch.no_grad():
-                runs: dict[str, Run] = {
+                runs: dict[str, Call] = {
                     "dense": layer.dense,
                     "sparse": partial(layer.conditional, "sparse"),
                 }
@@ -170,7 +171,7 @@ def widths(seconds: float, progress: Progress) -> Iterator[Timing]:
 
 
 def _assert_equal(layer: Layer) -> None:
-    """A benchmark of something else is none: equality with the dense layer first."""
+    """Check that the layer equals the dense one, or its time would mean nothing."""
     with torch.no_grad():
         expected = layer.dense()
         for backend in ("sparse", "auto"):
@@ -179,11 +180,6 @@ def _assert_equal(layer: Layer) -> None:
                 raise AssertionError(f"{backend} differs from dense by {error:.1e}")
 
 
-def machine() -> dict[str, object]:
-    """Where the figures were taken."""
-    return {**versions(), "processor": processor(), "threads": torch.get_num_threads()}
-
-
-def record(timings: list[Timing]) -> dict[str, object]:
+def record(timings: list[Timing]) -> dict[str, Any]:
     """What `--json` writes."""
     return {**machine(), "timings": [asdict(timing) for timing in timings]}

@@ -8,12 +8,12 @@ import gc
 import statistics
 from pathlib import Path
 
-from hardgate_lab.rig.timing import Run
+from hardgate_lab.rig.timing import Call
 
 _CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 
 
-def peak(run: Run, repeats: int = 5) -> float | None:
+def peak(run: Call, repeats: int = 5) -> float | None:
     """Megabytes by which one run raises the memory of this process at most; None if unknown.
 
     The peak of the resident set (Linux: VmHWM, set back by writing 5 to clear_refs) less what was
@@ -35,13 +35,13 @@ def peak(run: Run, repeats: int = 5) -> float | None:
     return statistics.median(known) if known else None
 
 
-def peaks(runs: dict[str, Run]) -> dict[str, float]:
+def peaks(runs: dict[str, Call]) -> dict[str, float]:
     """`peak` of each, without those that are not known."""
     found = {name: peak(run) for name, run in runs.items()}
     return {name: megabytes for name, megabytes in found.items() if megabytes is not None}
 
 
-def _once(run: Run) -> float | None:
+def _once(run: Call) -> float | None:
     gc.collect()
     _trim()
     try:

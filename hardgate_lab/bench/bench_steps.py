@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy
 import hardgate
 from hardgate import UNITS, ConditionalMLP, FusedSGD, Unit
 from hardgate_lab.bench.bench_layer import Timing
-from hardgate_lab.bench.bench_progress import Progress
-from hardgate_lab.rig.timing import Run, rounds
+from hardgate_lab.rig.progress import Teller
+from hardgate_lab.rig.timing import Call, rounds
 
 DEFAULT = 'NoisyRectifier("gaussian")'
 SIZES = (784, 2000, 10)
@@ -50,35 +50,35 @@ class Plain(nn.Module):
         return y
 
 
-def steps(units: list[str], seconds: float, progress: Progress) -> Iterator[Timing]:
+def steps(units: list[str], seconds: float, tell: Teller) -> Iterator[Timing]:
     """Gater, noise, loss, backward, optimiser: in all, and the ungated width of equal time."""
     data = examples()
     why = None if DEFAULT not in units else compilation()
     if why is not None:
-        progress.remark(f"the compiled dense step is left out: {why}")
+        tell.say(f"the compiled dense step is left out: {why}")
     for name in units:
         for bottleneck in BOTTLENECKS:
             case = f"{name}, bottleneck {bottleneck}"
-            progress.case(case)
+            tell.now(case)
             layer = network(UNITS[name](), bottleneck, data[0])
             fused = network(UNITS[name](), bottleneck, data[0])
-            runs: dict[str, Run] = {"dense": plain(name, bottleneck, data)}
+            runs: dict[str, Call] = {"dense": plain(name, bottleneck, data)}
             if name == DEFAULT and why is None:
-                progress.case(f"{case}: compiling the dense step")
-                runs |= compiled(name, bottleneck, data, progress)
+                tell.now(f"{case}: compiling the dense step")
+                runs |= compiled(name, bottleneck, data, tell)
             runs["SGD"] = step(layer, sgd(layer), *data)
             runs["FusedSGD"] = step(fused, FusedSGD(fused, LR), *data)
             runs["ungated"] = ungated(SIZES[1], data)
             times = rounds(runs, seconds)
             density = layer.telemetry().density
             yield Timing("training step", case, BATCH, density, *times)
-            progress.case(f"{case}: the ungated network of equal time")
+            tell.now(f"{case}: the ungated network of equal time")
             units_, pair = equal_time(runs["FusedSGD"], times.steady, data, seconds / 2)
             yield Timing("equal time", case, BATCH, density, pair, units=units_)
 
 
 def equal_time(
-    fused: Run, times: dict[str, float], data: Data, seconds: float
+    fused: Call, times: dict[str, float], data: Data, seconds: float
 ) -> tuple[int, dict[str, float]]:
     """How wide an ungated network is whose step takes as long, and what both then take.
 
@@ -114,20 +114,20 @@ def network(unit: Unit, bottleneck: int, x: Tensor) -> ConditionalMLP:
     return model
 
 
-def ungated(hidden: int, data: Data) -> Run:
+def ungated(hidden: int, data: Data) -> Call:
     """A step of the ReLU network of this width."""
     model = Ungated(hidden)
     return step(model, sgd(model), *data)
 
 
-def plain(name: str, bottleneck: int, data: Data, loss: Loss | None = None) -> Run:
+def plain(name: str, bottleneck: int, data: Data, loss: Loss | None = None) -> Call:
     """A step of the dense network, by this way to compute the loss."""
     torch.manual_seed(0)
     model = Plain(UNITS[name](), bottleneck)
     return step(model, sgd(model), *data, loss=loss)
 
 
-def compiled(name: str, bottleneck: int, data: Data, progress: Progress) -> dict[str, Run]:
+def compiled(name: str, bottleneck: int, data: Data, tell: Teller) -> dict[str, Call]:
     """The same step, forward pass, loss and backward pass compiled; nothing if that fails."""
     run = plain(name, bottleneck, data, torch.compile(mean_loss, **COMPILE))
     try:
@@ -135,7 +135,7 @@ def compiled(name: str, bottleneck: int, data: Data, progress: Progress) -> dict
             run()
     except RuntimeError as error:  # a compiler that does not work: no headers, no OpenMP
         reason = str(error).strip().partition("\n")[0]
-        progress.remark(f"the compiled dense step is left out: {reason}")
+        tell.say(f"the compiled dense step is left out: {reason}")
         return {}
     return {"compiled": run}
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from rich.box import SIMPLE
 from rich.table import Table
 
 from hardgate_lab.bench.bench_grids import Grid, grids
 from hardgate_lab.bench.bench_layer import Timing
 from hardgate_lab.rig.markers import embed
+from hardgate_lab.rig.text_tables import markdown_table, terminal_table
 
 
 def tables(timings: list[Timing]) -> list[Table]:
@@ -18,18 +18,12 @@ def tables(timings: list[Timing]) -> list[Table]:
 
 
 def _table(grid: Grid) -> Table:
-    table = Table(title=f"{grid.title} ({grid.unit})", box=SIMPLE, padding=0)
-    table.title_justify = "left"
-    table.add_column("case", overflow="fold")
-    for k, name in enumerate(grid.labels + grid.columns):  # the case is broken, figures are not
-        width = max(len((labels[1:] + cells)[k]) for labels, cells in grid.rows)
-        table.add_column(name, justify="right", overflow="fold", min_width=width)
-    for labels, cells in grid.rows:
-        table.add_row(*labels, *cells)
-    return table
+    columns = ["case", *grid.labels, *grid.columns]
+    rows = [labels + cells for labels, cells in grid.rows]
+    return terminal_table(columns, rows, title=f"{grid.title} ({grid.unit})")
 
 
-def write(page: str, record: dict[str, Any]) -> str:
+def write_tables(page: str, record: dict[str, Any]) -> str:
     """`page` with what `--json` recorded written anew as tables."""
     return embed(page, "bench", markdown(record))
 
@@ -43,13 +37,9 @@ def markdown(record: dict[str, Any]) -> str:
 
 
 def _markdown(grid: Grid) -> str:
-    lines = [_line([grid.title, *grid.labels, *grid.columns])]
-    lines.append("|" + "---|" * (1 + len(grid.labels) + len(grid.columns)))
-    for labels, cells in grid.rows:
-        bracketed = [cell.replace(" ", " (") + ")" * (" " in cell) for cell in cells]
-        lines.append(_line([label.replace("|", "/") for label in labels] + bracketed))
-    return "\n".join(lines)
-
-
-def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    rows = [
+        [label.replace("|", "/") for label in labels]
+        + [cell.replace(" ", " (") + ")" * (" " in cell) for cell in cells]
+        for labels, cells in grid.rows
+    ]
+    return markdown_table([grid.title, *grid.labels, *grid.columns], rows)

@@ -16,18 +16,18 @@ from hardgate.kernels.problem import Problem, Wanted
 from hardgate.kernels.update import Step
 from hardgate_lab.bench import bench_steps
 from hardgate_lab.bench.bench_layer import Timing
-from hardgate_lab.bench.bench_progress import Progress
-from hardgate_lab.rig.timing import Run, interleave
+from hardgate_lab.rig.progress import Teller
+from hardgate_lab.rig.timing import Call, interleave
 
 
-def breakdown(seconds: float, progress: Progress) -> Iterator[Timing]:
+def breakdown(seconds: float, tell: Teller) -> Iterator[Timing]:
     """The step of `FusedSGD` with the default unit; the parts take turns with the whole."""
     if (why := unavailable()) is not None:
-        return progress.remark(f"the breakdown of a step is left out: {why}")
+        return tell.say(f"the breakdown of a step is left out: {why}")
     x, y = bench_steps.examples()
     for bottleneck in bench_steps.BOTTLENECKS:
         case = f"{bench_steps.DEFAULT}, bottleneck {bottleneck}"
-        progress.case(case)
+        tell.now(case)
         model = bench_steps.network(UNITS[bench_steps.DEFAULT](), bottleneck, x)
         optimiser = FusedSGD(model, bench_steps.LR)
         whole = bench_steps.step(model, optimiser, x, y)
@@ -65,7 +65,7 @@ class Parts:
         self.dy = self.loss()
         self.dh = sparse.backward(self.problem, self.dy, Wanted(), self.saved).gates
 
-    def runs(self) -> dict[str, Run]:
+    def runs(self) -> dict[str, Call]:
         """`down` contains `up`, which contains the index: a chunk is done with in one go."""
         n, _, out = bench_steps.SIZES
         return {

@@ -1,4 +1,4 @@
-"""`hardgate compare`: estimators and units on the same problems, as rows."""
+"""One problem, and what each estimator and unit makes of it: a comparison of rows."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hardgate_lab.compare.long_run import long_run
+from hardgate_lab.compare.long_average import long_run
 from hardgate_lab.compare.user_problem import NotBinaryError, UserProblemError
 from hardgate_lab.rig import truth as truths
-from hardgate_lab.rig.candidates import Contestant
+from hardgate_lab.rig.candidates import Candidate
+from hardgate_lab.rig.checkpoint import json_number
 from hardgate_lab.rig.measure import Measurement, evaluations, gradient_samples, measure
-from hardgate_lab.rig.problems import Problem
-from hardgate_lab.rig.timing import Run, interleave
+from hardgate_lab.rig.problems import GradientProblem
+from hardgate_lab.rig.timing import Call, interleave
 from hardgate_lab.rig.truth import Truth
 
 # Some 1500 z-scores are looked at; one beyond 5.5 among them has probability below 1e-4.
 Z_LEVEL = 5.5
 BATCH = 100  # gradients at a time, when they are timed
 _MOST_EVALS = 2048  # per gradient: enumeration of 11 units
-_SECONDS = 1.0  # of timing, per problem, all contestants taking turns
+_SECONDS = 1.0  # of timing, per problem, all candidates taking turns
 _NOT_FINITE = "its gradient is not finite, as f has none at some b"
 _LEAST_SCALE = 1e-12  # as in `measure`, where the gradient vanishes
 _NO_TRUTH = Truth(torch.zeros(1), torch.zeros(1), "not sought, as nobody took part")
@@ -80,8 +81,8 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
-class Round:
-    """One problem's contest: the true gradient, and all that was measured."""
+class Comparison:
+    """All that was measured on one problem, beside the true gradient."""
 
     problem: str
     about: str
@@ -93,77 +94,73 @@ class Round:
     left_out: list[LeftOut]
 
     @staticmethod
-    def from_dict(record: dict[str, Any]) -> Round:
+    def from_dict(record: dict[str, Any]) -> Comparison:
         """The inverse of `asdict`, for results that were written as JSON."""
         rows = [
             Row(**{**row, "measured": Measurement(**_numbers(row["measured"]))})
             for row in record["rows"]
         ]
         left_out = [LeftOut(**each) for each in record["left_out"]]
-        return Round(**{**record, "rows": rows, "left_out": left_out})
+        return Comparison(**{**record, "rows": rows, "left_out": left_out})
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, which has no nan."""
         record = asdict(self)
         for row in record["rows"]:
-            row["measured"] = {k: _finite(v) for k, v in row["measured"].items()}
+            row["measured"] = {k: json_number(v) for k, v in row["measured"].items()}
         return record
-
-
-def _finite(x: float) -> float | None:
-    return x if math.isfinite(x) else None
 
 
 def _numbers(measured: dict[str, float | None]) -> dict[str, Any]:
     return {k: math.nan if v is None else v for k, v in measured.items()}
 
 
-Step = tuple[str, Round | None]  # what was done just now, and the round when it is over
+Step = tuple[str, Comparison | None]  # what was done just now, and the comparison when it is over
 
 
-def contest(
-    name: str, problem: Problem, contestants: Sequence[Contestant], samples: int, seed: int
+def compare(
+    name: str, problem: GradientProblem, candidates: Sequence[Candidate], samples: int, seed: int
 ) -> Iterator[Step]:
-    """Run one problem's contest, one step per contestant and one for the timing.
+    """Compare candidates on one problem, one step per candidate and one for the timing.
 
     Args:
         name: of the problem.
         problem: f and the logits.
-        contestants: those with an objective of their own take part only where it can be
+        candidates: those with an objective of their own take part only where it can be
             integrated, on problems of at most 4 units.
         samples: draws for each, see `measure`.
         seed: of all draws; rows do not share their luck.
 
     Yields:
-        what was done, and with the last step the `Round`.
+        what was done, and with the last step the `Comparison`.
     """
     differentiable = has_gradient(problem)
     present, left_out = [], []
-    for contestant in contestants:
-        why = refusal(contestant, problem, differentiable)
+    for candidate in candidates:
+        why = refusal(candidate, problem, differentiable)
         if why is None:
-            present.append(contestant)
+            present.append(candidate)
         else:
-            left_out.append(LeftOut(name, contestant.name, why))
-            yield f"{contestant.name} on {name}: left out", None
+            left_out.append(LeftOut(name, candidate.name, why))
+            yield f"{candidate.name} on {name}: left out", None
     rows: list[Row] = []
     truth = _truth(problem, present, samples, seed) if present else _NO_TRUTH
     times = _microseconds(present, problem) if present else {}
     yield f"timing on {name}", None
-    for contestant in present:
-        luck = zlib.crc32(f"{seed} {name} {contestant.name}".encode())
+    for candidate in present:
+        luck = zlib.crc32(f"{seed} {name} {candidate.name}".encode())
         try:
-            measured = _measured(contestant, problem, truth, samples, luck)
+            measured = _measured(candidate, problem, truth, samples, luck)
         except (NotBinaryError, _NotFiniteError) as error:  # at a b that `refusal` did not see
-            left_out.append(LeftOut(name, contestant.name, str(error)))
+            left_out.append(LeftOut(name, candidate.name, str(error)))
         else:
-            rows.append(_row(name, contestant, measured, times[contestant.name]))
-        yield f"{contestant.name} on {name}", None
+            rows.append(_row(name, candidate, measured, times[candidate.name]))
+        yield f"{candidate.name} on {name}", None
     scale = truth.gradient.norm().clamp(min=_LEAST_SCALE).item()
     D = problem.logits.numel()
     yield (
         f"{name} done",
-        Round(name, problem.about, D, differentiable, truth.how, scale, rows, left_out),
+        Comparison(name, problem.about, D, differentiable, truth.how, scale, rows, left_out),
     )
 
 
@@ -172,10 +169,10 @@ class _NotFiniteError(ValueError):
 
 
 def _measured(
-    contestant: Contestant, problem: Problem, truth: Truth, samples: int, seed: int
+    candidate: Candidate, problem: GradientProblem, truth: Truth, samples: int, seed: int
 ) -> Measurement:
-    made = contestant.make()
-    own = truths.own(made, problem) if contestant.own_objective else truth  # type: ignore[arg-type]
+    made = candidate.make()
+    own = truths.own(made, problem) if candidate.own_objective else truth  # type: ignore[arg-type]
     measured = measure(made, problem, own, samples, seed)
     if not math.isfinite(measured.cosine):  # the mean over all draws
         raise _NotFiniteError(_NOT_FINITE)
@@ -184,22 +181,22 @@ def _measured(
     return measured
 
 
-def _row(problem: str, contestant: Contestant, measured: Measurement, microseconds: float) -> Row:
+def _row(problem: str, candidate: Candidate, measured: Measurement, microseconds: float) -> Row:
     return Row(
         problem,
-        contestant.name,
-        contestant.unbiased,
-        contestant.needs_gradient,
-        contestant.needs_relaxed,
-        contestant.learns,
-        contestant.grows,
-        contestant.own_objective,
+        candidate.name,
+        candidate.unbiased,
+        candidate.needs_gradient,
+        candidate.needs_relaxed,
+        candidate.learns,
+        candidate.grows,
+        candidate.own_objective,
         measured,
         microseconds,
     )
 
 
-def _truth(problem: Problem, present: list[Contestant], samples: int, seed: int) -> Truth:
+def _truth(problem: GradientProblem, present: list[Candidate], samples: int, seed: int) -> Truth:
     if problem.logits.numel() <= truths.MOST_UNITS:
         truth = _enumerated(problem)
     else:
@@ -210,7 +207,7 @@ def _truth(problem: Problem, present: list[Contestant], samples: int, seed: int)
     return truth
 
 
-def _enumerated(problem: Problem) -> Truth:
+def _enumerated(problem: GradientProblem) -> Truth:
     """Exact but for rounding, which is that of the largest loss: all of it, where f is constant."""
     largest = 0.0
 
@@ -230,18 +227,18 @@ def _vanishes(truth: Truth) -> bool:
     return bool(truth.gradient.norm() <= truth.error.norm())
 
 
-def _microseconds(contestants: list[Contestant], problem: Problem) -> dict[str, float]:
+def _microseconds(candidates: list[Candidate], problem: GradientProblem) -> dict[str, float]:
     """The time of one gradient, in batches of 100, learning included; all take turns."""
-    runs: dict[str, Run] = {}
-    for contestant in contestants:
-        made = contestant.make().to(problem.logits.dtype).train()
-        runs[contestant.name] = partial(
+    runs: dict[str, Call] = {}
+    for candidate in candidates:
+        made = candidate.make().to(problem.logits.dtype).train()
+        runs[candidate.name] = partial(
             gradient_samples, made, problem.f, problem.logits, BATCH, update_baselines=True
         )
     return {name: 1e3 * ms / BATCH for name, ms in interleave(runs, _SECONDS).items()}
 
 
-def has_gradient(problem: Problem) -> bool:
+def has_gradient(problem: GradientProblem) -> bool:
     """Whether f can be differentiated in b."""
     b: Tensor = torch.zeros_like(problem.logits).requires_grad_()
     loss = problem.f(b.unsqueeze(0)).sum()
@@ -250,14 +247,14 @@ def has_gradient(problem: Problem) -> bool:
     return torch.autograd.grad(loss, b, allow_unused=True)[0] is not None
 
 
-def refusal(contestant: Contestant, problem: Problem, differentiable: bool) -> str | None:
-    """Why this contestant cannot take part, or None."""
-    if contestant.needs_gradient and not differentiable:
+def refusal(candidate: Candidate, problem: GradientProblem, differentiable: bool) -> str | None:
+    """Why this candidate cannot take part, or None."""
+    if candidate.needs_gradient and not differentiable:
         return "f has no gradient in b"
-    if contestant.own_objective and problem.logits.numel() > 4:
+    if candidate.own_objective and problem.logits.numel() > 4:
         return "its objective is its own, and of more than 4 units is not integrated"
     try:
-        made = contestant.make().to(problem.logits.dtype)
+        made = candidate.make().to(problem.logits.dtype)
         evals = evaluations(made, problem)
         if evals > _MOST_EVALS:
             return f"{evals:,} evaluations of f per gradient"

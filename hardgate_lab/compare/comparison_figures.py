@@ -6,46 +6,38 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hardgate_lab.compare.comparison import Round, Row
+from hardgate_lab.compare.comparison import Comparison, Row
+from hardgate_lab.rig.figures import new_figure, save_figure
 
 _MARKERS = "osD^vP*X<>"
 _LEAST_BIAS = 1e-4  # the left edge of the plane: a hundredth of a percent
 _ENTRY = 0.19  # inches of a line in the legend
 
 
-def figures(rounds: Sequence[Round], path: Path) -> list[Path]:
+def figures(comparisons: Sequence[Comparison], path: Path) -> list[Path]:
     """Both figures: `path`, and beside it the plane, as `…-bias.png`."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    rounds = [r for r in rounds if _rivals(r)]
-    if not rounds:
+    comparisons = [r for r in comparisons if _comparable(r)]
+    if not comparisons:
         return []
-    style = _styles(rounds)
-    plane = plane_of(path)
-    n, least = len(rounds), _ENTRY * len(style) + 0.8
-    size = (13.0, max(least, 3.3 * n + 0.8))
-    fig, axes = plt.subplots(n, 2, figsize=size, layout="constrained", squeeze=False, sharey="row")
-    for (left, right), played in zip(axes, rounds, strict=True):
-        _cost(left, played, style, lambda r: r.measured.evals, "evaluations of f per gradient")
-        _cost(right, played, style, lambda r: r.microseconds, "µs per gradient")
+    style = _styles(comparisons)
+    n, least = len(comparisons), _ENTRY * len(style) + 0.8
+    fig = new_figure(13.0, max(least, 3.3 * n + 0.8))
+    axes = fig.subplots(n, 2, squeeze=False, sharey="row")
+    for (left, right), comparison in zip(axes, comparisons, strict=True):
+        _cost(left, comparison, style, lambda r: r.measured.evals, "evaluations of f per gradient")
+        _cost(right, comparison, style, lambda r: r.microseconds, "µs per gradient")
     _finish(fig, "Variance of one gradient against its cost; grey: equal variance × cost", style)
-    fig.savefig(path, dpi=110)
-    plt.close(fig)
+    save_figure(fig, path)
     columns = min(3, n)
     lines = -(-n // columns)
-    size = (4.6 * columns + 2.5, max(least, 4.2 * lines + 0.8))
-    fig, axes = plt.subplots(lines, columns, figsize=size, layout="constrained", squeeze=False)
-    for axis, played in zip(axes.flat, rounds, strict=False):
-        _plane(axis, played, style)
+    fig = new_figure(4.6 * columns + 2.5, max(least, 4.2 * lines + 0.8))
+    axes = fig.subplots(lines, columns, squeeze=False)
+    for axis, comparison in zip(axes.flat, comparisons, strict=False):
+        _plane(axis, comparison, style)
     for axis in list(axes.flat)[n:]:
         axis.set_axis_off()
     _finish(fig, "Bias and variance of one gradient; left edge: unbiased, or no bias seen", style)
-    fig.savefig(plane, dpi=110)
-    plt.close(fig)
-    return [path, plane]
+    return [path, save_figure(fig, plane_of(path))]
 
 
 def plane_of(path: Path) -> Path:
@@ -53,13 +45,13 @@ def plane_of(path: Path) -> Path:
     return path.with_name(f"{path.stem}-bias{path.suffix}")
 
 
-def _rivals(played: Round) -> list[Row]:
-    return [row for row in played.rows if not row.own_objective]
+def _comparable(comparison: Comparison) -> list[Row]:
+    return [row for row in comparison.rows if not row.own_objective]
 
 
-def _styles(rounds: Sequence[Round]) -> dict[str, dict[str, Any]]:
+def _styles(comparisons: Sequence[Comparison]) -> dict[str, dict[str, Any]]:
     """A colour for each class, a marker for each of its forms; hollow where biased."""
-    rows = {row.estimator: row for played in rounds for row in _rivals(played)}
+    rows = {row.estimator: row for comparison in comparisons for row in _comparable(comparison)}
     classes: dict[str, list[str]] = {}
     for name in rows:
         classes.setdefault(name.partition("(")[0], []).append(name)
@@ -73,9 +65,9 @@ def _styles(rounds: Sequence[Round]) -> dict[str, dict[str, Any]]:
     return style
 
 
-def _cost(axis: Any, played: Round, style: Any, cost: Any, label: str) -> None:
+def _cost(axis: Any, comparison: Comparison, style: Any, cost: Any, label: str) -> None:
     """Points with error bars, lines of equal efficiency, and names on the unbiased front."""
-    rows = [r for r in _rivals(played) if r.measured.variance > 0]
+    rows = [r for r in _comparable(comparison) if r.measured.variance > 0]
     for row in rows:
         m = row.measured
         error = min(m.variance_error, 0.99 * m.variance)
@@ -92,7 +84,7 @@ def _cost(axis: Any, played: Round, style: Any, cost: Any, label: str) -> None:
     for row in sorted(best, key=lambda r: cost(r) * r.measured.variance):
         at, shift = (cost(row), row.measured.variance), {"textcoords": "offset points"}
         axis.annotate(row.estimator, at, xytext=(5, -9), fontsize=7, **shift)
-    axis.set_title(_title(played), fontsize=9)
+    axis.set_title(_title(comparison), fontsize=9)
     axis.grid(alpha=0.25)
 
 
@@ -117,8 +109,8 @@ def front(rows: Sequence[Row], cost: Any) -> list[Row]:
     return kept
 
 
-def _plane(axis: Any, played: Round, style: Any) -> None:
-    rows, square = _rivals(played), played.scale**2
+def _plane(axis: Any, comparison: Comparison, style: Any) -> None:
+    rows, square = _comparable(comparison), comparison.scale**2
     floor = min((r.measured.variance for r in rows if r.measured.variance), default=square) / 10
     for row in rows:
         m = row.measured
@@ -130,14 +122,14 @@ def _plane(axis: Any, played: Round, style: Any) -> None:
         axis.errorbar(x, y / square, dy / square, min(dx, 0.99 * x), ls="", ms=6, **form)
     axis.set(xscale="log", yscale="log", xlabel="bias, % of the true gradient")
     axis.set(ylabel="variance / ‖true gradient‖²")
-    axis.set_title(_title(played), fontsize=9)
+    axis.set_title(_title(comparison), fontsize=9)
     axis.grid(alpha=0.25)
 
 
-def _title(played: Round) -> str:
+def _title(comparison: Comparison) -> str:
     """What fits above a panel."""
-    title = f"{played.problem}: {played.about}"
-    return title if len(title) < 60 else played.problem
+    title = f"{comparison.problem}: {comparison.about}"
+    return title if len(title) < 60 else comparison.problem
 
 
 def _finish(fig: Any, title: str, style: dict[str, dict[str, Any]]) -> None:

@@ -7,15 +7,13 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-import torch
-from rich.box import SIMPLE
-from rich.markup import escape
 from rich.table import Table
 
-from hardgate_lab.compare.comparison import Round, Row
+from hardgate_lab.compare.comparison import Comparison, Row
 from hardgate_lab.compare.recommend import recommend
-from hardgate_lab.rig import markers as pages
-from hardgate_lab.rig.machine import processor, versions
+from hardgate_lab.rig import markers
+from hardgate_lab.rig.machine import machine
+from hardgate_lab.rig.text_tables import markdown_table, terminal_table
 
 COLUMNS = ("bias", "z", "cosine", "variance", "evals", "µs", "× evals", "× µs", "error")
 
@@ -29,27 +27,25 @@ CAPTION = (
 )
 
 
-def table(played: Round, budget: int) -> Table:
-    """One problem's contest, for the terminal."""
-    title = f"{played.problem}: {played.about}. Truth: {played.truth}."
-    title = escape(title)  # a user's docstring may hold brackets
-    out = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE, padding=0)
-    out.add_column("estimator", overflow="fold", min_width=12)
-    rows = ordered(played.rows)
-    cells = [_cells(row, budget, played.scale) for row in rows]
-    for name, column in zip(COLUMNS, zip(*cells, strict=True), strict=True):
-        width = max(map(len, column))  # names are broken, figures are not
-        out.add_column(name, justify="right", min_width=width, overflow="fold")
-    for k, (row, texts) in enumerate(zip(rows, cells, strict=True)):
-        if k and _group(row) != _group(rows[k - 1]):
-            out.add_section()
-        style = "bold red" if row.contradicts else "green" if row.unbiased else ""
-        out.add_row(escape(row.estimator) + " °" * row.own_objective, *texts, style=style)
-    return out
+def table(comparison: Comparison, budget: int) -> Table:
+    """One problem's comparison, for the terminal."""
+    rows = ordered(comparison.rows)
+    groups = [_group(row) for row in rows]
+    return terminal_table(
+        ("estimator", *COLUMNS),
+        [(_name(row), *_cells(row, budget, comparison.scale)) for row in rows],
+        title=f"{comparison.problem}: {comparison.about}. Truth: {comparison.truth}.",
+        styles=["bold red" if row.contradicts else "green" if row.unbiased else "" for row in rows],
+        sections=[k for k in range(1, len(rows)) if groups[k] != groups[k - 1]],
+    )
+
+
+def _name(row: Row) -> str:
+    return row.estimator + " °" * row.own_objective
 
 
 def ordered(rows: Iterable[Row]) -> list[Row]:
-    """By variance at equal evaluations: the unbiased, the biased, then those of another law."""
+    """By variance at equal evaluations: unbiased, biased, then units with their own objective."""
     return sorted(rows, key=lambda r: (*_group(r), r.per_evaluation))
 
 
@@ -82,47 +78,45 @@ def _short(value: float) -> str:
     return "–" if math.isnan(value) else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
-def record(rounds: Sequence[Round], options: dict[str, Any]) -> dict[str, Any]:
-    """What `--json` writes: the rounds, what was recommended, and where they were measured.
+def record(comparisons: Sequence[Comparison], options: dict[str, Any]) -> dict[str, Any]:
+    """What `--json` writes: the comparisons, what was recommended, and where they were measured.
 
     Args:
-        rounds: one per problem.
+        comparisons: one per problem.
         options: of the command, those that decide what was measured.
     """
     return {
-        **versions(),
-        "processor": processor(),
-        "threads": torch.get_num_threads(),
+        **machine(),
         **options,
-        "rounds": [{**r.as_dict(), "recommendation": recommend(r)} for r in rounds],
+        "rounds": [{**r.as_dict(), "recommendation": recommend(r)} for r in comparisons],
     }
 
 
-def rounds_of(record: dict[str, Any]) -> list[Round]:
-    """The rounds of a record that was read from JSON."""
+def comparisons_of(record: dict[str, Any]) -> list[Comparison]:
+    """The comparisons of a record that was read from JSON."""
     return [
-        Round.from_dict({k: v for k, v in each.items() if k != "recommendation"})
+        Comparison.from_dict({k: v for k, v in each.items() if k != "recommendation"})
         for each in record["rounds"]
     ]
 
 
 def write(page: str, record: dict[str, Any]) -> str:
     """`page` with the blocks that it has markers for written anew from the record."""
-    return pages.write(page, {name: partial(block, record) for name, block in BLOCKS.items()})
+    return markers.write(page, {name: partial(block, record) for name, block in BLOCKS.items()})
 
 
 def rankings(record: dict[str, Any]) -> str:
     """Both rankings over all problems, in Markdown."""
-    rounds = rounds_of(record)
-    keys = (*versions(), "processor", "threads", "samples", "seed")
+    comparisons = comparisons_of(record)
+    keys = (*machine(), "samples", "seed")
     return "\n\n".join(
         [
             f"Taken on: {', '.join(f'{key} {record[key]}' for key in keys)}.",
             "**Variance at equal evaluations**: variance × evaluations of f; in brackets the bias "
             "of those that are biased.",
-            _ranking(rounds, "per_evaluation"),
+            _ranking(comparisons, "per_evaluation"),
             "**Variance at equal seconds**: variance × µs per gradient.",
-            _ranking(rounds, "per_microsecond"),
+            _ranking(comparisons, "per_microsecond"),
         ]
     )
 
@@ -130,8 +124,8 @@ def rankings(record: dict[str, Any]) -> str:
 def advice(record: dict[str, Any]) -> str:
     """What is recommended on each problem, in Markdown."""
     return "\n".join(
-        f"- *{played.problem}* ({played.about}, {played.units} units): {recommend(played)}"
-        for played in rounds_of(record)
+        f"- *{each.problem}* ({each.about}, {each.units} units): {recommend(each)}"
+        for each in comparisons_of(record)
     )
 
 
@@ -139,33 +133,33 @@ def advice(record: dict[str, Any]) -> str:
 BLOCKS = {"compare": rankings, "recommended": advice}
 
 
-def _ranking(rounds: Sequence[Round], figure: str) -> str:
+def _ranking(comparisons: Sequence[Comparison], figure: str) -> str:
     """Estimators down, problems across; `figure` is a property of the rows."""
     found = {
         (row.estimator, row.problem): row
-        for played in rounds
-        for row in played.rows
+        for comparison in comparisons
+        for row in comparison.rows
         if not row.own_objective
     }
     names = list(dict.fromkeys(name for name, _ in found))
-    problems = [played.problem for played in rounds]
-    place = {name: _place(name, rounds, figure) for name in names}
-    lines = ["| estimator | " + " | ".join(problems) + " |", "|" + "---|" * (1 + len(problems))]
-    for name in sorted(names, key=place.__getitem__):
-        cells = [_cell(found.get((name, problem)), figure) for problem in problems]
-        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    problems = [comparison.problem for comparison in comparisons]
+    place = {name: _place(name, comparisons, figure) for name in names}
+    rows = [
+        (f"`{name}`", *(_cell(found.get((name, problem)), figure) for problem in problems))
+        for name in sorted(names, key=place.__getitem__)
+    ]
+    return markdown_table(("estimator", *problems), rows)
 
 
-def _place(name: str, rounds: Sequence[Round], figure: str) -> float:
+def _place(name: str, comparisons: Sequence[Comparison], figure: str) -> float:
     """The mean logarithm of the figure against the best of each problem."""
     logs = []
-    for played in rounds:
-        figures = {r.estimator: getattr(r, figure) for r in played.rows if not r.own_objective}
+    for comparison in comparisons:
+        figures = {r.estimator: getattr(r, figure) for r in comparison.rows if not r.own_objective}
         positive = [x for x in figures.values() if x > 0]
         if name in figures and positive:
             least = min(positive)
-            logs.append(torch.tensor(max(figures[name], least / 10) / least).log().item())
+            logs.append(math.log(max(figures[name], least / 10) / least))
     return sum(logs) / max(1, len(logs))
 
 

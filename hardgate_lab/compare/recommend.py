@@ -5,36 +5,38 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from hardgate_lab.compare.comparison import Round, Row
+from hardgate_lab.compare.comparison import Comparison, Row
 
 _EQUAL = 1.15  # times apart: two timings on one machine differ by so much
 
 
-def recommend(played: Round) -> str:
+def recommend(comparison: Comparison) -> str:
     """A sentence or two on one problem.
 
-    The unbiased contestant with the least variance at equal seconds; of those that are as good
+    The unbiased candidate with the least variance at equal seconds; of those that are as good
     within 15 % (and two standard errors) the one that asks least of f. Where it asks for
     something that another f may lack, the best without it is named too, and where a biased one
     has the smaller error at few evaluations, that one, and up to how many.
     """
-    rivals = [r for r in played.rows if not r.own_objective and not r.contradicts]
-    unbiased = [r for r in rivals if r.unbiased]
-    if not rivals:
+    candidates = [r for r in comparison.rows if not r.own_objective and not r.contradicts]
+    unbiased = [r for r in candidates if r.unbiased]
+    if not candidates:
         return (
-            "Nobody to recommend: nothing that estimates this gradient was compared. Add "
+            "No recommendation: none of the candidates estimates this gradient. Add "
             "--estimator RLOO, which needs values of f only."
         )
     if not unbiased:
-        return f"No unbiased estimator was compared. {_least_biased(rivals)}Add --estimator RLOO."
+        least_biased = _least_biased(candidates)
+        return f"No unbiased estimator was compared. {least_biased}Add --estimator RLOO."
     all_unbiased, best = unbiased, least(unbiased)
-    said = [_first(best, unbiased, played)]
+    said = [_first(best, unbiased, comparison)]
     for asks, otherwise in _WITHOUT:
         others = [r for r in unbiased if not asks(r)]
         if asks(best) and others:
             unbiased, best = others, least(others)
             said.append(f"{otherwise}: {best.estimator}.")
-    said += _biased(least(all_unbiased), [r for r in rivals if not r.unbiased], played.scale)
+    biased = [r for r in candidates if not r.unbiased]
+    said += _biased(least(all_unbiased), biased, comparison.scale)
     return " ".join(said)
 
 
@@ -63,7 +65,7 @@ def _demands(row: Row) -> tuple[bool, bool, bool, bool, int, float]:
     return (*facts, row.measured.evals, row.per_microsecond)
 
 
-def _first(best: Row, unbiased: Sequence[Row], played: Round) -> str:
+def _first(best: Row, unbiased: Sequence[Row], comparison: Comparison) -> str:
     others = [r for r in unbiased if r is not best]
     if not others:
         return f"{best.estimator}: the only unbiased one that was compared."
@@ -81,7 +83,9 @@ def _first(best: Row, unbiased: Sequence[Row], played: Round) -> str:
     if best.needs_relaxed:
         facts.append("f takes points between 0 and 1")
     if best.grows:
-        facts.append(f"{played.units} units are few enough for {best.measured.evals} evaluations")
+        facts.append(
+            f"{comparison.units} units are few enough for {best.measured.evals} evaluations"
+        )
     if not facts:
         facts.append("it needs values of f only")
     return f"{text}; {', '.join(facts)}."
@@ -96,7 +100,7 @@ def _least_biased(biased: Sequence[Row]) -> str:
 
 
 def _biased(best: Row, biased: Sequence[Row], scale: float) -> list[str]:
-    """The biased contestant that errs less for longest, if any: up to N evaluations, where
+    """The biased candidate that errs less for longest, if any: up to N evaluations, where
 
     bias² + V_b e_b / N = V e / N, all relative to ‖truth‖².
     """

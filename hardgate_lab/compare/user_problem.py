@@ -11,7 +11,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
-from hardgate_lab.rig.problems import Problem
+from hardgate_lab.rig.problems import GradientProblem
 
 _WRITE = (
     "Write, for example:\n"
@@ -29,7 +29,7 @@ class NotBinaryError(UserProblemError):
     """f fails at points that are not binary: of no concern to those who do not ask for them."""
 
 
-def load(path: Path) -> Problem:
+def load(path: Path) -> GradientProblem:
     """Run the file and take `logits` `[D]` and `f` from it.
 
     Args:
@@ -60,7 +60,7 @@ def load(path: Path) -> Problem:
         return _losses(path, b, losses)
 
     about = (module.__doc__ or "").strip().partition("\n")[0].rstrip(".")
-    problem = Problem(about or f"the problem of {path}", logits, checked)
+    problem = GradientProblem(about or f"the problem of {path}", logits, checked)
     _try(problem)
     _repeat(path, problem)
     return problem
@@ -97,7 +97,7 @@ def _logits(path: Path, logits: object) -> Tensor:
     return logits.detach()
 
 
-def _try(problem: Problem) -> None:
+def _try(problem: GradientProblem) -> None:
     """As estimators call it: with axes in front, also of length 1; and at all off and all on."""
     D, generator = problem.logits.numel(), torch.Generator().manual_seed(0)
     for shape in ((2, 3, D), (2, D), (1, 1, D)):
@@ -105,7 +105,7 @@ def _try(problem: Problem) -> None:
     problem.f(problem.logits.new_tensor([[0.0], [1.0]]).repeat(1, D))
 
 
-def _repeat(path: Path, problem: Problem) -> None:
+def _repeat(path: Path, problem: GradientProblem) -> None:
     """What is held against the truth must be the same f: one with noise of its own is not."""
     b = torch.ones_like(problem.logits).expand(8, -1).tril()
     first, again = problem.f(b.clone()), problem.f(b.clone())

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from hardgate.estimators import ESTIMATORS, Estimator, ManySamples
 from hardgate.units import UNITS, Unit
-from hardgate_lab.rig import markers as pages
+from hardgate_lab.rig import markers
+from hardgate_lab.rig.text_tables import markdown_table
 
 COLUMNS = ("unit", "unbiased", "binary", "needs the loss", "gradient of an off unit")
 ESTIMATOR_COLUMNS = (
@@ -35,7 +36,7 @@ def facts() -> Iterator[tuple[str, ...]]:
 
 def _facts(unit: Unit) -> tuple[str, ...]:
     flags = (unit.unbiased, unit.binary, unit.needs_loss)
-    return (*map(_said, flags), _OFF[unit.off_gradient])
+    return (*map(_yes_no, flags), _OFF[unit.off_gradient])
 
 
 def estimator_facts() -> Iterator[tuple[str, ...]]:
@@ -43,11 +44,11 @@ def estimator_facts() -> Iterator[tuple[str, ...]]:
     for name, cls in ESTIMATORS.items():
         made = cls()
         evals = "K" if isinstance(made, ManySamples) else str(made.n_evals)
-        needs = map(_said, (made.needs_gradient_of_f, made.needs_relaxed_f, bool(made.state)))
-        yield (name, _said(made.unbiased), evals, *needs, _about(name, cls))
+        needs = map(_yes_no, (made.needs_gradient_of_f, made.needs_relaxed_f, bool(made.state)))
+        yield (name, _yes_no(made.unbiased), evals, *needs, _about(name, cls))
 
 
-def _said(flag: bool) -> str:
+def _yes_no(flag: bool) -> str:
     return "yes" if flag else "no"
 
 
@@ -67,13 +68,9 @@ def estimators_markdown() -> str:
     return _table(ESTIMATOR_COLUMNS, estimator_facts())
 
 
-def _table(columns: Iterable[str], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(tuple(columns))]
-    for name, *rest in rows:
-        lines.append(
-            f"| `{name}` | " + " | ".join(cell.replace("|", "\\|") for cell in rest) + " |"
-        )
-    return "\n".join(lines)
+def _table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    cells = [(f"`{name}`", *(cell.replace("|", "\\|") for cell in rest)) for name, *rest in rows]
+    return markdown_table(columns, cells)
 
 
 # What a page may hold, by the name of its markers.
@@ -82,4 +79,4 @@ _BLOCKS: dict[str, Callable[[], str]] = {"facts": markdown, "estimators": estima
 
 def write(page: str) -> str:
     """`page` with the tables that it has markers for written anew."""
-    return pages.write(page, _BLOCKS)
+    return markers.write(page, _BLOCKS)

@@ -1,8 +1,7 @@
-"""What a network does with deterministic gates: error, loss, density, and who uses which gate."""
+"""What a network does with deterministic gates: error, loss, density, gates used by each class."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,15 +11,17 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from hardgate import calibrate_thresholds, gate_statistics
 from hardgate_lab.reproduce.network import Dense, Gated, Network
+from hardgate_lab.rig.checkpoint import json_number
 
 if TYPE_CHECKING:
-    from hardgate_lab.rig.images import Split
+    from hardgate_lab.rig.mnist import Split
 
 _BATCH = 500
 _CALIBRATE = 5000  # training images on which the thresholds are tuned (App. A.3)
 _DECISIVE = 2000  # images on which the decisiveness is measured
 _HEAT = 100  # gates shown in the heat map: those whose use differs most between classes
 BINS = 20
+DIGITS = 4  # of a number in a record
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def gate_use(model: Network, split: Split) -> dict[str, Any]:
     return {
         "dead": int((firing == 0).sum()),
         "always_on": int((firing == 1).sum()),
-        "decisiveness": finite(statistics.decisiveness),
+        "decisiveness": json_number(statistics.decisiveness, DIGITS),
         "firing_rates": torch.histc(firing, BINS, 0, 1).int().tolist(),
         "class_use": _most_varied(rates),
     }
@@ -85,11 +86,6 @@ def multiplications(model: Network) -> dict[str, float]:
         "needed": round(telemetry.needed / telemetry.examples),
         "dense": round(telemetry.dense / telemetry.examples),
     }
-
-
-def finite(value: float) -> float | None:
-    """A number as a record holds it: four digits that count, None where there is none."""
-    return float(f"{value:.4g}") if math.isfinite(value) else None
 
 
 def _density(model: Network) -> float:

@@ -8,78 +8,82 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from hardgate_lab.reproduce import board, torchrun
-from hardgate_lab.reproduce.session import DEFAULT_JOBS, REFUSALS, plan, reproduce, writable
-from hardgate_lab.reproduce.settings import PAPER_ROWS, PRESETS, ROWS, SettingsError
+from hardgate_lab.reproduce import tensorboard_curves, torchrun
+from hardgate_lab.reproduce.report.report_command import make_report
+from hardgate_lab.reproduce.report.runs import RunsError
+from hardgate_lab.reproduce.run_rows import DEFAULT_JOBS, plan, reproduce
+from hardgate_lab.reproduce.settings import (
+    PAPER_ROWS,
+    ROWS,
+    SettingsError,
+    read_changes,
+)
 from hardgate_lab.reproduce.workers import Source
-from hardgate_lab.rig.outputs import MOST_SEED
+from hardgate_lab.rig.checkpoint import SaveError
+from hardgate_lab.rig.idx import DataError
+from hardgate_lab.rig.lock import LockedError
+from hardgate_lab.rig.options import Changes, DatasetName, Fresh, IdxFolder, JsonFile, Seed
+from hardgate_lab.rig.outputs import check_writable
+from hardgate_lab.rig.progress import say
+
+_REFUSALS = (SaveError, DataError, LockedError, RunsError)  # the message says what to do
 
 
 def reproduce_command(
     preset: Annotated[
-        str, typer.Option(help=f"How long to train: {' or '.join(PRESETS)}.")
+        str,
+        typer.Option(
+            help="quick: four epochs of each row, a few minutes; paper: the full length, hours."
+        ),
     ] = "quick",
     row: Annotated[
         list[str] | None,
         typer.Option(
-            help=f"A row of the table; repeatable. One of {', '.join(ROWS)}. "
-            f"The first {len(PAPER_ROWS)}, the paper's, if left out."
+            help=f"A row of the table; repeatable. One of {', '.join(ROWS)}. If left out: the "
+            f"first {len(PAPER_ROWS)}, which are the paper's."
         ),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Other than the preset's.")] = None,
-    seed: Annotated[
-        int, typer.Option(min=0, max=MOST_SEED, help="Of weights, batches and noise.")
-    ] = 0,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Train this many epochs, not the preset's.")
+    ] = None,
+    seed: Seed = 0,
     seeds: Annotated[
-        int, typer.Option(min=1, max=1000, help="How many seeds of each row, counted from --seed.")
+        int, typer.Option(min=1, max=1000, help="Train each row with this many seeds from --seed.")
     ] = 1,
     jobs: Annotated[
         int | None,
         typer.Option(
             min=1,
-            help="Rows side by side; the cores are shared out among them.",
+            help="Train this many rows side by side; they share the cores.",
             show_default=str(DEFAULT_JOBS),
         ),
     ] = None,
-    dataset: Annotated[str, typer.Option(help="mnist or fashion-mnist.")] = "mnist",
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            help="The folder of the four IDX files, gzipped or not. If left out, MNIST is taken "
-            "from the cache, and downloaded on first use."
-        ),
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Checkpoints, weights and records.")] = Path(
-        "out/reproduce"
-    ),
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Also write the list of records here.")
-    ] = None,
-    change: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Another setting, like lr=0.05; repeatable."),
-    ] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start these rows anew; removes what they left.")
-    ] = False,
+    dataset: DatasetName = "mnist",
+    data: IdxFolder = None,
+    out: Annotated[
+        Path, typer.Option(help="Folder for checkpoints, weights, records and the report.")
+    ] = Path("out/reproduce"),
+    json_file: JsonFile = None,
+    change: Changes = None,
+    fresh: Fresh = False,
     tensorboard: Annotated[
         bool, typer.Option("--tensorboard", help="Also write curves for TensorBoard, by epoch.")
     ] = False,
 ) -> None:
-    """Train the paper's network with each of its gaters; show its table and ours.
+    """Train the paper's network with each of its gaters, and compare with its results.
 
-    The network of Fig. 1 learns MNIST: a gater with 400 hidden units opens
-    10 % of 2000 gates, and behind each is a linear expert. The table shows
-    the cross-entropy in training, the errors on the last 10 000 training
-    images and on the test images, the gates that are on, and the paper's
-    figures. Settings were chosen on validation; the test images are read
-    once, when a row is finished.
+    The network learns MNIST. For each image, a gater opens 10 % of 2000
+    gates, and only the experts behind open gates are computed. Each row of
+    the table trains another kind of gater. The table and the report show the
+    training loss, the validation and test errors, and the gates that are on,
+    beside the paper's figures. Test images are read once, when a row is
+    finished.
 
-    It may be killed at any time: the same command carries on, and ends with
-    the same bits. Other settings for rows that are there already are refused:
-    type --fresh, or another --out.
+    You may stop it at any time. The same command then carries on, and ends
+    with the same bits. If a row in --out was trained with other settings, the
+    command refuses: type --fresh to start anew, or choose another --out.
 
-    Under torchrun all processes train one row together.
+    Started with torchrun, all processes train one row together.
 
     Examples:
 
@@ -97,36 +101,24 @@ def reproduce_command(
         torchrun.leave(torchrun.follow())
     console = Console()
     try:
-        given = [*(change or []), *([] if epochs is None else [f"epochs={epochs}"])]
-        changes, range_ = _changes(given), range(seed, seed + seeds)
+        changes = read_changes([*(change or []), *([f"epochs={epochs}"] if epochs else [])])
         width = torchrun.here() if torchrun.launched() else jobs or DEFAULT_JOBS
-        jobs_ = plan(row or [], range_, preset, changes, out, dataset, width, tensorboard)
-        source = Source(dataset, data)
+        seeds_ = range(seed, seed + seeds)
+        planned = plan(row or [], seeds_, preset, changes, out, dataset, width, tensorboard)
         if torchrun.launched():
-            torchrun.check(jobs_, jobs)
+            torchrun.check(planned, jobs)
         if tensorboard:
-            board.check()
+            tensorboard_curves.check()
         if json_file is not None:
-            writable(json_file)
-        code = reproduce(jobs_, width, source, json_file, console, fresh)
+            check_writable(json_file)
+        code, finished = reproduce(planned, width, Source(dataset, data), json_file, console, fresh)
+        if finished:
+            make_report(out, None, console)
     except SettingsError as error:
         raise typer.BadParameter(str(error)) from None
-    except REFUSALS as error:
-        console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
+    except _REFUSALS as error:
+        say(console, str(error), style="red")
         raise typer.Exit(1) from None
     if torchrun.launched():
         torchrun.leave(code)
     raise typer.Exit(code)
-
-
-def _changes(given: list[str]) -> dict[str, str]:
-    """The settings to change, of which none may be given twice."""
-    changes: dict[str, str] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise SettingsError(f"--set expected NAME=VALUE, like --set lr=0.05, got {text!r}.")
-        if name in changes:
-            raise SettingsError(f"{name} expected one value, got {changes[name]} and {value}.")
-        changes[name] = value
-    return changes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -127,6 +127,19 @@ def change(settings: Settings, changes: Mapping[str, Any]) -> Settings:
             raise SettingsError(f"{name!r} is not a setting; expected one of {', '.join(known)}.")
     read = {name: _read(name, value, getattr(settings, name)) for name, value in changes.items()}
     return replace(settings, **read)
+
+
+def read_changes(texts: Sequence[str]) -> dict[str, str]:
+    """The changes of `--set NAME=VALUE`, by name; none may be given twice."""
+    changes: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise SettingsError(f"--set expected NAME=VALUE, like --set lr=0.05, got {text!r}.")
+        if name in changes:
+            raise SettingsError(f"{name} expected one value, got {changes[name]} and {value}.")
+        changes[name] = value
+    return changes
 
 
 def _boolean(text: str) -> bool:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import JustifyMethod
 from rich.table import Table
 
 from hardgate_lab.reproduce.settings import ROWS
 from hardgate_lab.rig.markers import embed
+from hardgate_lab.rig.text_tables import markdown_table, terminal_table
 
 Record = dict[str, Any]
 
@@ -59,34 +58,35 @@ CAPTION = (
 
 def lines(records: Iterable[Record]) -> list[tuple[str, ...]]:
     """The table's cells: one line per row, mean ± standard deviation over seeds."""
-    by_row: dict[str, list[Record]] = {}
-    for record in records:
-        by_row.setdefault(record["row"], []).append(record)
-    return [_line(row, by_row[row]) for row in ROWS if row in by_row]
+    return [_line(row, ours) for row, ours in _by_row(records).items()]
 
 
 def rich_table(records: Sequence[Record]) -> Table:
     """The table for a terminal; green where our test error is at or below the paper's."""
-    datasets = {_title(record) for record in records}
-    table = Table(
-        title="; ".join(sorted(datasets)), caption=CAPTION, box=None, padding=(0, 1, 0, 0)
+    by_row = _by_row(records)
+    table = terminal_table(
+        COLUMNS,
+        lines(records),
+        title="; ".join(sorted({_title(record) for record in records})),
+        caption=CAPTION,
+        styles=["green" if _reached(row, ours) else None for row, ours in by_row.items()],
     )
-    for number, name in enumerate(COLUMNS):
-        style = "dim" if name == "paper" else None
-        justify: JustifyMethod = "right" if number else "left"
-        # Where the terminal is narrow, the names wrap, not the figures.
-        table.add_column(name, justify=justify, no_wrap=bool(number), style=style)
-    for row in ROWS:
-        ours = [record for record in records if record["row"] == row]
-        if ours:
-            table.add_row(*_line(row, ours), style="green" if _reached(row, ours) else None)
+    for column in table.columns:
+        column.style = "dim" if column.header == "paper" else ""
     return table
 
 
 def markdown(records: Iterable[Record]) -> str:
     """The table for a page."""
-    head = [" | ".join(COLUMNS), " | ".join(["---"] + ["---:"] * (len(COLUMNS) - 1))]
-    return "\n".join(f"| {line} |" for line in [*head, *map(" | ".join, lines(records))]) + "\n"
+    return markdown_table(COLUMNS, lines(records), align_right=True) + "\n"
+
+
+def _by_row(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """In the order of the table."""
+    by_row: dict[str, list[Record]] = {row: [] for row in ROWS}
+    for record in records:
+        by_row[record["row"]].append(record)
+    return {row: ours for row, ours in by_row.items() if ours}
 
 
 def _line(row: str, records: list[Record]) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ def short(value: float) -> str:
 
 
 def _reached(row: str, records: list[Record]) -> bool:
-    """Only the real data compare."""
+    """Whether our mean test error is at or below the paper's; only MNIST's own files count."""
     mean = statistics.mean(record["test_error"] for record in records)
     return row in PAPER and all(r["canonical"] for r in records) and mean <= PAPER[row].test
 
@@ -134,8 +134,3 @@ def write(page: str, folder: Path) -> str:
     """`page` with the table of the records in `folder` written anew between its markers."""
     records = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     return embed(page, "reproduce", markdown(records))
-
-
-if __name__ == "__main__":  # python -m hardgate_lab.reproduce.table FOLDER PAGE…, for `make readme`
-    for name in sys.argv[2:]:
-        Path(name).write_text(write(Path(name).read_text(), Path(sys.argv[1])))

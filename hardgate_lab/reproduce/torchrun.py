@@ -20,7 +20,7 @@ from hardgate_lab.reproduce.data_parallel import Share
 from hardgate_lab.reproduce.settings import SettingsError
 from hardgate_lab.reproduce.train import Job, train
 from hardgate_lab.reproduce.workers import EXPECTED, Source, Watcher
-from hardgate_lab.rig.images import load
+from hardgate_lab.rig.mnist import load
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store

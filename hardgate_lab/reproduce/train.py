@@ -15,18 +15,19 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from hardgate import score_loss, sparsity_loss
-from hardgate_lab.reproduce.board import Board
 from hardgate_lab.reproduce.data_parallel import Share
 from hardgate_lab.reproduce.evaluate import calibrate, evaluate
-from hardgate_lab.reproduce.record import check_same, finished, identity, make_record
+from hardgate_lab.reproduce.row_record import check_same_row, finished, identity, make_record
 from hardgate_lab.reproduce.settings import Settings
-from hardgate_lab.reproduce.training_state import Run
+from hardgate_lab.reproduce.tensorboard_curves import Board
+from hardgate_lab.reproduce.training_state import TrainingState
 from hardgate_lab.rig import checkpoint
 from hardgate_lab.rig.checkpoint import Say
 from hardgate_lab.rig.lock import lock
+from hardgate_lab.rig.progress import Pace
 
 if TYPE_CHECKING:
-    from hardgate_lab.rig.images import Dataset, Split
+    from hardgate_lab.rig.mnist import Dataset, Split
 
 RECORD, WEIGHTS, BOARD = "record.json", "weights.safetensors", "tensorboard"
 _TELL_EVERY = 0.3  # seconds
@@ -46,7 +47,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Progress:
+class RowProgress:
     """How far a row is; errors in percent, NaN where there is none yet."""
 
     epoch: float  # done, with the fraction of the running one
@@ -63,7 +64,7 @@ class DivergedError(RuntimeError):
     """The loss is not a number any more."""
 
 
-Tell = Callable[[Progress], None]
+Tell = Callable[[RowProgress], None]
 
 
 def train(
@@ -71,8 +72,8 @@ def train(
 ) -> dict[str, Any]:
     """Train a row to its end, from its last checkpoint if there is one.
 
-    Whenever it is killed, the same call carries on and ends with the same bits, given the same
-    number of threads; to rounding where several processes had a share in it.
+    If it is killed at any time, the same call continues and ends with the same bits, given the
+    same number of threads. Where several processes train the row, it is equal to rounding.
 
     Args:
         job: the row.
@@ -94,7 +95,7 @@ def train(
         if record is None:
             torch.set_num_threads(job.threads)
             torch.manual_seed(job.seed)
-            run = Run(job.settings, data.train, share)
+            run = TrainingState(job.settings, data.train, share)
             run.resume(share.told(lambda: _saved(job.folder, same, say)))
             while run.epoch < job.settings.epochs:
                 advance(run, data, tell)
@@ -114,7 +115,7 @@ def train(
         return record
 
 
-def advance(run: Run, data: Dataset, tell: Tell) -> None:
+def advance(run: TrainingState, data: Dataset, tell: Tell) -> None:
     """One epoch of training, then what the network does on validation, noted in the curves."""
     start = time.perf_counter()
     loss, density = _epoch(run, data.train, tell)
@@ -129,11 +130,11 @@ def advance(run: Run, data: Dataset, tell: Tell) -> None:
     run.note(loss, density, valid, time.perf_counter() - start)
 
 
-def _epoch(run: Run, train: Split, tell: Tell) -> tuple[float, float]:
+def _epoch(run: TrainingState, train: Split, tell: Tell) -> tuple[float, float]:
     """One pass over the training images: mean cross-entropy and density, both as trained."""
     share, model = run.share, run.model.train()
     batches = torch.randperm(len(train.y)).split(run.settings.batch)
-    total, seen, own, told = 0.0, 0, 0, time.monotonic()
+    total, seen, own, pace = 0.0, 0, 0, Pace(_TELL_EVERY)
     for step, batch in enumerate(batches):
         run.schedule(step / len(batches))
         index = share.take(batch)
@@ -143,13 +144,12 @@ def _epoch(run: Run, train: Split, tell: Tell) -> tuple[float, float]:
             run.climb()
             _backward(run, x, y, step)
         run.step()
-        if time.monotonic() > told + _TELL_EVERY:
-            told = time.monotonic()
+        if pace.due():
             tell(_progress(run, step / len(batches), total / seen))
     return total / seen, share.total(model.density() * (own / seen))[0]
 
 
-def _backward(run: Run, x: Tensor, y: Tensor, step: int) -> float:
+def _backward(run: TrainingState, x: Tensor, y: Tensor, step: int) -> float:
     """Back-propagate the loss of this process's rows; the cross-entropy of all, summed."""
     share, model = run.share, run.model
     losses = cross_entropy(run.forward(x).float(), y, reduction="none")
@@ -167,25 +167,25 @@ def _saved(
     """The last checkpoint, after a check that it is of the same run."""
     saved = checkpoint.load(folder, say)
     if saved is not None:
-        check_same(saved[1], same, folder)
+        check_same_row(saved[1], same, folder)
     return saved
 
 
-def _progress(run: Run, part: float, loss: float) -> Progress:
-    """`part` of the running epoch is done."""
-    return Progress(
-        epoch=run.epoch + part,
+def _progress(run: TrainingState, fraction: float, loss: float) -> RowProgress:
+    """How far it is, when this fraction of the epoch is done."""
+    return RowProgress(
+        epoch=run.epoch + fraction,
         epochs=run.settings.epochs,
         loss=loss,
         valid_error=run.last("valid_error"),
         best_error=run.best_error(),
         density=run.last("density"),
         weight=run.last("weight"),
-        left=run.seconds_left(part),
+        left=run.seconds_left(fraction),
     )
 
 
-def _finish(folder: Path, run: Run, record: dict[str, Any]) -> None:
+def _finish(folder: Path, run: TrainingState, record: dict[str, Any]) -> None:
     """The weights, then the record that says the run is finished: checkpoints may go."""
     checkpoint.write_tensors(folder / WEIGHTS, run.best)
     checkpoint.write_json(folder / RECORD, record)

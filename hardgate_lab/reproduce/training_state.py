@@ -1,4 +1,4 @@
-"""All that changes during a run: what a checkpoint must hold for it to carry on bit for bit."""
+"""All that changes while a row trains: what a checkpoint holds, to resume bit for bit."""
 
 from __future__ import annotations
 
@@ -14,17 +14,19 @@ from hardgate_lab.reproduce.data_parallel import Share
 from hardgate_lab.reproduce.evaluate import Evaluation
 from hardgate_lab.reproduce.network import Gated, Network, build, limit_norms_
 from hardgate_lab.reproduce.settings import Settings
+from hardgate_lab.rig import checkpoint
+from hardgate_lab.rig.checkpoint import part
 from hardgate_lab.rig.idx import CLASSES
 
 if TYPE_CHECKING:
-    from hardgate_lab.rig.images import Split
+    from hardgate_lab.rig.mnist import Split
 
 _NORMS = 4  # steps between two looks at the norms; they grow little in between
 _AVERAGE = 16  # steps between two moves of the averaged weights
 CURVES = ("train_loss", "valid_error", "valid_loss", "density", "weight", "seconds")
 
 
-class Run:
+class TrainingState:
     """The model, its averaged copy, the optimiser, the best weights so far, and the curves.
 
     Args:
@@ -42,7 +44,7 @@ class Run:
         self.best: dict[str, Tensor] = {}
         self.curves: dict[str, list[float]] = {name: [] for name in CURVES}
         self.steps = 0
-        self._climbed: tuple[list[Tensor], list[Tensor]] | None = None
+        self._climbed: list[tuple[Tensor, Tensor]] = []  # weights, and how far they were moved
         self._begun = (0, time.perf_counter())
 
     @property
@@ -50,33 +52,33 @@ class Run:
         """The epochs done."""
         return len(self.curves["seconds"])
 
-    def schedule(self, part: float) -> None:
-        """Set learning rate and momentum when `part` of the running epoch is done."""
+    def schedule(self, fraction: float) -> None:
+        """Set learning rate and momentum, when this fraction of the epoch is done."""
         for group in self.optimiser.param_groups:
-            group["lr"] = group["scale"] * self.settings.learning_rate(self.epoch + part)
+            group["lr"] = group["scale"] * self.settings.learning_rate(self.epoch + fraction)
             group["momentum"] = self.settings.momentum_in(self.epoch)
 
     @torch.no_grad()
     def climb(self) -> None:
-        """After a backward pass: to the weights of most loss within ρ, seen from where they are.
+        """Move the weights up the gradient by ρ: w + ρ ∇L/‖∇L‖.
 
-        The next backward pass finds the gradient there, and `step` takes it from where they were:
-        sharpness-aware minimisation (Foret, Kleiner, Mobahi & Neyshabur 2021).
+        The next backward pass takes the gradient there, and `step` moves back before it applies
+        it: sharpness-aware minimisation (Foret, Kleiner, Mobahi & Neyshabur 2021).
         """
-        weights: list[Tensor] = [p for p in self.model.parameters() if p.grad is not None]
-        gradients = [p.grad for p in weights if p.grad is not None]
-        norm = torch.stack(list(torch._foreach_norm(gradients))).norm().item()
-        way = list(torch._foreach_mul(gradients, self.settings.rho / max(norm, 1e-12)))
-        torch._foreach_add_(weights, way)
+        gradients = {p: p.grad for p in self.model.parameters() if p.grad is not None}
+        norm = torch.stack([g.norm() for g in gradients.values()]).norm().item()
+        scale = self.settings.rho / max(norm, 1e-12)
+        self._climbed = [(w, g * scale) for w, g in gradients.items()]
+        for w, way in self._climbed:
+            w.add_(way)
         self.optimiser.zero_grad()
-        self._climbed = weights, way
 
     def step(self) -> None:
-        """After the backward pass: move the weights, hold their norms, move their average."""
-        if self._climbed is not None:
-            with torch.no_grad():
-                torch._foreach_sub_(*self._climbed)
-            self._climbed = None
+        """After the backward pass: move the weights, limit their norms, move their average."""
+        with torch.no_grad():
+            for w, way in self._climbed:
+                w.sub_(way)
+        self._climbed = []
         self.optimiser.step()
         self.optimiser.zero_grad()
         self.steps += 1
@@ -85,10 +87,13 @@ class Run:
         if self.averaged is not None and self.steps % _AVERAGE == 0:
             moves = self.steps // _AVERAGE
             keep = min(self.settings.average**_AVERAGE, moves / (moves + 2))  # faster at first
-            torch._foreach_lerp_(_weights(self.averaged), _weights(self.model), 1 - keep)
+            pairs = zip(self.averaged.parameters(), self.model.parameters(), strict=True)
+            with torch.no_grad():
+                for mean, w in pairs:
+                    mean.lerp_(w, 1 - keep)
 
     def evaluated(self) -> Network:
-        """The network that is evaluated: the average where there is one."""
+        """The network that is evaluated: that of the averaged weights, where there are some."""
         return self.model if self.averaged is None else self.averaged
 
     def note(self, loss: float, density: float, valid: Evaluation, seconds: float) -> None:
@@ -112,13 +117,13 @@ class Run:
         """The least validation error so far."""
         return min(self.curves["valid_error"], default=float("nan"))
 
-    def seconds_left(self, part: float) -> float:
-        """An estimate, when `part` of the running epoch is done."""
+    def seconds_left(self, fraction: float) -> float:
+        """An estimate, when this fraction of the epoch is done."""
         begun, start = self._begun
-        done = self.epoch + part - begun
+        done = self.epoch + fraction - begun
         if done <= 0:
             return float("nan")
-        return (time.perf_counter() - start) / done * (self.settings.epochs - self.epoch - part)
+        return (time.perf_counter() - start) / done * (self.settings.epochs - self.epoch - fraction)
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor of the run, the state of the random generator with them."""
@@ -130,8 +135,7 @@ class Run:
             for name, p in self.model.named_parameters()
             if "momentum_buffer" in self.optimiser.state[p]
         }
-        flat = {f"{kind}/{key}": v for kind, part in named.items() for key, v in part.items()}
-        return {**flat, "random": torch.get_rng_state()}
+        return {**checkpoint.packed(named), "random": torch.get_rng_state()}
 
     def state(self) -> dict[str, Any]:
         """The rest."""
@@ -142,16 +146,16 @@ class Run:
         if saved is None:
             return
         tensors, state = saved
-        self.model.load_state_dict(_part(tensors, "model"))
+        self.model.load_state_dict(part(tensors, "model"))
         if self.averaged is not None:
-            self.averaged.load_state_dict(_part(tensors, "averaged"))
-        momentum = _part(tensors, "momentum")
+            self.averaged.load_state_dict(part(tensors, "averaged"))
+        momentum = part(tensors, "momentum")
         for name, p in self.model.named_parameters():
             if name in momentum:  # in the layout of p, on which the optimiser's kernel relies
                 self.optimiser.state[p]["momentum_buffer"] = torch.empty_like(
                     p, requires_grad=False
                 ).copy_(momentum[name])
-        self.best, self.curves, self.steps = _part(tensors, "best"), state["curves"], state["steps"]
+        self.best, self.curves, self.steps = part(tensors, "best"), state["curves"], state["steps"]
         torch.set_rng_state(tensors["random"])
         self._begun = (self.epoch, time.perf_counter())
 
@@ -159,15 +163,6 @@ class Run:
         """λ as it stands."""
         control = self.model.layer.gater.sparsity if isinstance(self.model, Gated) else None
         return 0.0 if control is None else float(getattr(control, "weight", float("nan")))
-
-
-def _weights(model: Network) -> list[Tensor]:
-    return [parameter.detach() for parameter in model.parameters()]
-
-
-def _part(tensors: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
-    prefix = f"{kind}/"
-    return {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
 
 
 def _optimiser(model: Network, settings: Settings, share: Share) -> torch.optim.SGD:

@@ -19,11 +19,11 @@ from typing import Any, Protocol
 import torch
 
 from hardgate import reuse_memory
-from hardgate_lab.reproduce.record import MismatchError
-from hardgate_lab.reproduce.train import DivergedError, Job, Progress, train
+from hardgate_lab.reproduce.train import DivergedError, Job, RowProgress, train
 from hardgate_lab.rig.checkpoint import SaveError
-from hardgate_lab.rig.images import DataError, load
 from hardgate_lab.rig.lock import LockedError
+from hardgate_lab.rig.mnist import DataError, load
+from hardgate_lab.rig.same_run import MismatchError
 
 EXPECTED = (
     SaveError,
@@ -31,28 +31,28 @@ EXPECTED = (
     LockedError,
     MismatchError,
     DivergedError,
-)  # their message says it all
+)  # the message says what to do; no traceback is shown
 
 
 class Watcher(Protocol):
-    """What is told about the jobs while they run."""
+    """Told what the jobs do while they run."""
 
-    def progress(self, job: Job, progress: Progress) -> None:
-        """It came this far."""
+    def progress(self, job: Job, progress: RowProgress) -> None:
+        """How far the job is."""
 
     def say(self, job: Job, message: str) -> None:
-        """Something to read."""
+        """A message for the user."""
 
     def done(self, job: Job, record: dict[str, Any]) -> None:
-        """It is finished."""
+        """The job is finished."""
 
     def failed(self, job: Job, message: str) -> None:
-        """It ended without a record."""
+        """The job ended without a record."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where the data are: what `data.load` takes."""
+    """Where the data come from: the arguments of `mnist.load`."""
 
     name: str
     directory: Path | None

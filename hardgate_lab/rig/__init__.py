@@ -1,17 +1,7 @@
-"""The lab: toy problems with known answers, and what each gradient makes of them."""
+"""What the rooms of the lab share, each written once. Nothing here imports a room.
 
-from hardgate_lab.rig.law import exact_objective, exact_unit_gradient, law
-from hardgate_lab.rig.measure import Measurement, gradient_samples, measure
-from hardgate_lab.rig.problems import EXTREME, PROBLEMS, Problem
-
-__all__ = [
-    "EXTREME",
-    "PROBLEMS",
-    "Measurement",
-    "Problem",
-    "exact_objective",
-    "exact_unit_gradient",
-    "gradient_samples",
-    "law",
-    "measure",
-]
+- files and runs: `checkpoint`, `lock`, `same_run`, `outputs`, `markers`, `machine`;
+- what a person reads: `progress`, `text_tables`, `figures`, `options`;
+- data: `idx`, `download`, `mnist`;
+- gradients with a known answer: `problems`, `candidates`, `law`, `truth`, `measure`; `timing`.
+"""

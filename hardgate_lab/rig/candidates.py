@@ -1,4 +1,4 @@
-"""Who takes part in `hardgate compare`: estimators and units, by the code that makes them."""
+"""The candidates that are compared: estimators and units, by the code that makes them."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class UnknownEstimatorError(ValueError):
 
 
 @dataclass(frozen=True)
-class Contestant:
-    """An estimator or a unit, and its facts in the terms of a contest."""
+class Candidate:
+    """An estimator or a unit, and the facts that decide where it can be compared."""
 
     name: str
     make: Callable[[], Estimator | Unit]
@@ -88,20 +88,21 @@ def learns(made: Estimator | Unit) -> bool:
     return any(True for child in made.children() for _ in child.buffers())
 
 
-def everybody(samples: Iterable[int]) -> list[Contestant]:
+def all_candidates(samples: Iterable[int]) -> list[Candidate]:
     """Every estimator, those of several samples with each number of them, and every unit."""
-    named = [c for name in (*ESTIMATORS, *_OWN_IDEAS) for c in contestants(name, samples)]
+    named = [c for name in (*ESTIMATORS, *_OWN_IDEAS) for c in candidates_named(name, samples)]
     # StochasticBinary is REINFORCE; both are there when asked for.
-    units = [Contestant(name, make) for name, make in UNITS.items() if not make().needs_loss]
+    units = [Candidate(name, make) for name, make in UNITS.items() if not make().needs_loss]
     return named + units
 
 
-def contestants(text: str, samples: Iterable[int]) -> list[Contestant]:
-    """What a user means by `RLOO`, `RLOO(8)`, `REINFORCE("optimal")` or `StraightThrough`.
+def candidates_named(text: str, samples: Iterable[int]) -> list[Candidate]:
+    """The candidates that `RLOO`, `RLOO(8)`, `REINFORCE("optimal")` or `StraightThrough` name.
 
     Args:
         text: a class, or the call that makes one, with literal arguments.
-        samples: for a bare class of estimators from several samples: how many, each in turn.
+        samples: if it is a bare class whose estimators take several samples: one candidate for
+            each of these numbers of samples.
     """
     node = _parse(text)
     if isinstance(node, ast.Call):
@@ -127,7 +128,7 @@ def _parse(text: str) -> ast.Name | ast.Call:
     return node if isinstance(node, ast.Call) else name
 
 
-def _called(text: str, node: ast.Call | None = None) -> Contestant:
+def _called(text: str, node: ast.Call | None = None) -> Candidate:
     call = node or _parse(text)
     assert isinstance(call, ast.Call)
     assert isinstance(call.func, ast.Name)
@@ -140,4 +141,4 @@ def _called(text: str, node: ast.Call | None = None) -> Contestant:
         raise UnknownEstimatorError(
             f"expected arguments that {call.func.id} takes, got {text!r}: {error}"
         ) from None
-    return Contestant(ast.unparse(call).replace("'", '"'), make)
+    return Candidate(ast.unparse(call).replace("'", '"'), make)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -20,6 +21,7 @@ from torch import Tensor
 from hardgate._base import atomic_file
 
 Say = Callable[[str], None]
+Tensors = dict[str, Tensor]
 _KEEP = 2  # the last checkpoint and the one before it
 _NAME = re.compile(r"epoch-(\d+)\.json")
 
@@ -57,6 +59,13 @@ def dump(content: Mapping[str, Any]) -> str:
     """JSON with one line per key: short, and a change of one shows as such."""
     lines = (f"{json.dumps(key)}: {_compact(value)}" for key, value in content.items())
     return "{{\n{}\n}}".format(",\n".join(lines))
+
+
+def json_number(value: float, digits: int | None = None) -> float | None:
+    """A number as JSON can hold it: rounded to so many digits, and None for NaN and infinity."""
+    if not math.isfinite(value):
+        return None
+    return value if digits is None else float(f"{value:.{digits}g}")
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -103,6 +112,16 @@ def clear(folder: Path) -> None:
         _remove_pair(folder, epoch)
     for stray in [*folder.glob("epoch-*.safetensors"), *folder.glob("*.tmp")]:
         stray.unlink()
+
+
+def packed(parts: Mapping[str, Mapping[str, Tensor]]) -> Tensors:
+    """One flat dictionary of several, as safetensors wants it: "part/key"."""
+    return {f"{name}/{key}": t for name, part in parts.items() for key, t in part.items()}
+
+
+def part(tensors: Tensors, name: str) -> Tensors:
+    """The dictionary that `packed` was given under this name."""
+    return {k.removeprefix(f"{name}/"): t for k, t in tensors.items() if k.startswith(f"{name}/")}
 
 
 def _read(folder: Path, epoch: int) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from hardgate_lab.rig.checkpoint import SaveError
 
-if sys.platform != "win32":  # there, runs are not guarded against each other
+if sys.platform != "win32":  # on Windows, runs are not guarded against each other
     import fcntl
 
 _PATIENCE = 5.0  # seconds; the worker of a command that was killed needs about one to notice
@@ -24,7 +25,7 @@ class LockedError(RuntimeError):
 
 @contextmanager
 def lock(folder: Path, patience: float = _PATIENCE) -> Iterator[None]:
-    """Hold the folder's lock, made where it is missing. The system drops it when a process dies.
+    """Hold the lock of a folder, which is made if missing. The system drops it if we die.
 
     Args:
         folder: of the run.
@@ -40,6 +41,28 @@ def lock(folder: Path, patience: float = _PATIENCE) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+@contextmanager
+def locks(folders: Iterable[Path]) -> Iterator[None]:
+    """Hold the locks of several folders."""
+    with ExitStack() as stack:
+        for folder in folders:
+            stack.enter_context(lock(folder))
+        yield
+
+
+def remove(folders: Iterable[Path]) -> None:
+    """`--fresh`: remove the folders of earlier runs, or none of them if one is in use."""
+    there = [folder for folder in folders if folder.exists()]
+    with locks(there):
+        for folder in there:
+            try:
+                shutil.rmtree(folder)
+            except OSError as error:
+                raise SaveError(
+                    f"cannot remove {folder}: {error.strerror}. Choose another --out."
+                ) from error
 
 
 def _hold(path: Path, patience: float) -> int | None:

@@ -1,4 +1,4 @@
-"""Where and with what a result was taken."""
+"""On which machine, and with which versions, a result was taken."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ import hardgate
 
 
 def versions() -> dict[str, str]:
-    """Of what every result depends on."""
+    """The versions of hardgate, torch and Python."""
     return {
         "hardgate": hardgate.__version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
     }
+
+
+def machine() -> dict[str, object]:
+    """The versions, the processor, and how many threads torch uses."""
+    return {**versions(), "processor": processor(), "threads": torch.get_num_threads()}
 
 
 def processor() -> str:

@@ -14,7 +14,7 @@ from hardgate.estimators._estimator import Loss
 from hardgate.learning.score_loss import score_loss
 from hardgate.units import Unit
 from hardgate_lab.rig.candidates import learns
-from hardgate_lab.rig.problems import Problem
+from hardgate_lab.rig.problems import GradientProblem
 from hardgate_lab.rig.truth import Truth
 
 _WARM_UP = (200, 500)  # batches and their size, at most, for what is learnt from past samples
@@ -87,7 +87,7 @@ def gradient_samples(
 
 def taught(
     estimator: Estimator | Unit,
-    problem: Problem,
+    problem: GradientProblem,
     generator: torch.Generator,
     warm_up: tuple[int, int] = _WARM_UP,
 ) -> Estimator | Unit:
@@ -114,7 +114,11 @@ def frozen(estimator: Estimator | Unit) -> Estimator | Unit:
 
 
 def measure(
-    estimator: Estimator | Unit, problem: Problem, truth: Truth, n: int = 200_000, seed: int = 0
+    estimator: Estimator | Unit,
+    problem: GradientProblem,
+    truth: Truth,
+    n: int = 200_000,
+    seed: int = 0,
 ) -> Measurement:
     """Bias, variance and cost of the gradient on a problem whose true gradient is known.
 
@@ -195,7 +199,7 @@ class Sums:
 
 def draw(
     estimator: Estimator | Unit,
-    problem: Problem,
+    problem: GradientProblem,
     centre: Tensor,
     n: int,
     seed: int,
@@ -219,7 +223,7 @@ def draw(
     return Sums(torch.stack(first), torch.stack(second), aligned, size, evals)
 
 
-def evaluations(estimator: Estimator | Unit, problem: Problem) -> int:
+def evaluations(estimator: Estimator | Unit, problem: GradientProblem) -> int:
     """Evaluations of f for one gradient, counted; what the estimator learns is left alone."""
     counted = Counted(problem.f)
     gradient_samples(copy.deepcopy(estimator), counted, problem.logits, 1)

@@ -1,33 +1,43 @@
-"""Options that name a file to write: refused before the work, not after it."""
+"""Files that a command writes: checked before the work starts, written when it is done."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import typer
 
-from hardgate_lab.reproduce.session import writable
 from hardgate_lab.rig import markers
 from hardgate_lab.rig.checkpoint import SaveError
 
-MOST_SEED = 2**32 - 1  # torch takes more, but not what is computed from it
+
+def check_writable(path: Path) -> None:
+    """Raise `SaveError` now, not after hours, if the file cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SaveError(f"cannot make the folder of {path}: {error.strerror}.") from error
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise SaveError(f"cannot write {path}: it is a folder, or not writable.")
 
 
 def check_outputs(*paths: Path | None) -> None:
-    """Stop now, with a sentence, if one of the files could not be written later, or twice."""
+    """Stop the command now if one of the files cannot be written, or is named twice."""
     given = [path for path in paths if path is not None]
     for k, path in enumerate(given):
         if path.resolve() in [before.resolve() for before in given[:k]]:
             raise typer.BadParameter(f"expected a file for each output, got {path} twice.")
         try:
-            writable(path)
+            check_writable(path)
         except SaveError as error:
             raise typer.BadParameter(str(error)) from None
 
 
 def check_figure(path: Path) -> None:
-    """Stop now if no figure can be written to a file of this name."""
+    """Stop the command now if matplotlib cannot write a figure to a file of this name."""
     from matplotlib.backend_bases import FigureCanvasBase
 
     if path.suffix.lower().removeprefix(".") not in FigureCanvasBase.get_supported_filetypes():
@@ -38,7 +48,7 @@ def check_figure(path: Path) -> None:
 
 
 def check_page(path: Path | None, blocks: Iterable[str]) -> None:
-    """Stop now if `--write` has a page that lacks the markers of these blocks."""
+    """Stop the command now if the page of `--write` has no markers for these blocks."""
     if path is None:
         return
     check_outputs(path)
@@ -46,3 +56,27 @@ def check_page(path: Path | None, blocks: Iterable[str]) -> None:
         markers.write(path.read_text(), dict.fromkeys(blocks, str))
     except (OSError, ValueError) as error:
         raise typer.BadParameter(f"{path}: {error}", param_hint="--write") from None
+
+
+def write_outputs(
+    record: Mapping[str, Any],
+    json_file: Path | None,
+    page: Path | None,
+    fill: Callable[[str, dict[str, Any]], str],
+) -> list[Path]:
+    """Write what `--json` and `--write` asked for.
+
+    Args:
+        record: what was measured.
+        json_file: where it goes as JSON, or None.
+        page: a Markdown page with markers, or None.
+        fill: returns the page's text with the record's tables in it.
+
+    Returns:
+        the files that were written.
+    """
+    if json_file is not None:
+        json_file.write_text(json.dumps(record, indent=1) + "\n")
+    if page is not None:
+        page.write_text(fill(page.read_text(), dict(record)))
+    return [path for path in (json_file, page) if path is not None]

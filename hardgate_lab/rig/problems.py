@@ -11,7 +11,7 @@ from torch.nn.functional import softplus
 
 
 @dataclass(frozen=True)
-class Problem:
+class GradientProblem:
     """A loss f: `[..., D]` → `[...]` and the point `logits` `[D]` at which it is differentiated."""
 
     about: str
@@ -52,17 +52,17 @@ def _kinked(h: Tensor) -> Tensor:
 _A = _numbers(0.4, -0.8, 1.2, -0.3)
 
 PROBLEMS = {
-    "multilinear": Problem("linear in each unit", _A, _multilinear),
-    "quadratic": Problem("quadratic in each unit", _A, _quadratic),
-    "smooth": Problem("a sum of softplus units", _A, _smooth),
-    "kinked": Problem("an absolute value", _A[:3], _kinked),
-    "sparse": Problem("the smooth loss with units on 10 % of the time", _A - 2.3, _smooth),
+    "multilinear": GradientProblem("linear in each unit", _A, _multilinear),
+    "quadratic": GradientProblem("quadratic in each unit", _A, _quadratic),
+    "smooth": GradientProblem("a sum of softplus units", _A, _smooth),
+    "kinked": GradientProblem("an absolute value", _A[:3], _kinked),
+    "sparse": GradientProblem("the smooth loss with units on 10 % of the time", _A - 2.3, _smooth),
 }
 
 # Kept apart: with few draws nothing about p = 1e-4 can be told by a z-score (N p < 20), so that
 # only estimators whose noise is integrated exactly, or drawn often enough, are held against it.
 EXTREME = {
-    "extreme": Problem(
+    "extreme": GradientProblem(
         "the smooth loss with units at p = 1e-4 and 1 - 1e-4",
         torch.logit(_numbers(1e-4, 0.4, 0.7, 1 - 1e-4)),
         _smooth,

@@ -1,4 +1,4 @@
-"""Timing by ratio: rivals interleaved in one process, medians, equality first."""
+"""Timing by ratio: candidates interleaved in one process, medians, equality first."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-Run = Callable[[], object]
-STREAK = 6  # calls of one rival in a row
+Call = Callable[[], object]
+STREAK = 6  # calls of one candidate in a row
 
 
 class Rounds(NamedTuple):
-    """Median milliseconds of each rival: called again and again, and after the others' calls."""
+    """Median milliseconds of each candidate.
+
+    - `steady`: called again and again;
+    - `cold`: the first call after the others had their turn.
+    """
 
     steady: dict[str, float]
     cold: dict[str, float]
 
 
-def rounds(runs: dict[str, Run], seconds: float, least: int = 3) -> Rounds:
+def rounds(runs: dict[str, Call], seconds: float, least: int = 3) -> Rounds:
     """Time `STREAK` calls of each run in a row, taking turns for about `seconds` in all.
 
     The first call of a streak finds the caches as the others left them, the rest as a loop would.
@@ -28,14 +32,14 @@ def rounds(runs: dict[str, Run], seconds: float, least: int = 3) -> Rounds:
     return Rounds(steady, {name: _median([turn[0] for turn in of]) for name, of in turns.items()})
 
 
-def interleave(runs: dict[str, Run], seconds: float, least: int = 5) -> dict[str, float]:
+def interleave(runs: dict[str, Call], seconds: float, least: int = 5) -> dict[str, float]:
     """The median time of each run in milliseconds, taking turns for about `seconds` in all."""
     turns = _turns(runs, seconds, least, 1)
     return {name: _median([turn[0] for turn in of]) for name, of in turns.items()}
 
 
 def _turns(
-    runs: dict[str, Run], seconds: float, least: int, streak: int
+    runs: dict[str, Call], seconds: float, least: int, streak: int
 ) -> dict[str, list[list[float]]]:
     """The seconds of each call, by run and turn of so many calls; at least so many turns."""
     for run in runs.values():  # warm: compile, fill caches
@@ -48,7 +52,7 @@ def _turns(
     return turns
 
 
-def _clock(run: Run) -> float:
+def _clock(run: Call) -> float:
     start = time.perf_counter()
     run()
     return time.perf_counter() - start

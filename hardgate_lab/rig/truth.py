@@ -10,7 +10,7 @@ from torch import Tensor
 from hardgate.exact import exact_gradient
 from hardgate.units import Unit
 from hardgate_lab.rig.law import exact_unit_gradient
-from hardgate_lab.rig.problems import Problem
+from hardgate_lab.rig.problems import GradientProblem
 
 MOST_UNITS = 20  # 2^20 evaluations of f; beyond, the truth is a long average
 
@@ -28,13 +28,13 @@ class Truth:
     how: str
 
 
-def enumerated(problem: Problem) -> Truth:
+def enumerated(problem: GradientProblem) -> Truth:
     """Exact, over all 2^D values of b. Needs values of f only."""
     gradient = exact_gradient(problem.f, problem.logits).double()
     return Truth(gradient, torch.zeros_like(gradient), f"2^{len(gradient)} values of b enumerated")
 
 
-def own(unit: Unit, problem: Problem) -> Truth:
+def own(unit: Unit, problem: GradientProblem) -> Truth:
     """Exact, of the unit's own objective E f(h): for outputs that are not Bernoulli(σ(a))."""
     gradient = exact_unit_gradient(unit, problem.f, problem.logits).double()
     return Truth(gradient, torch.zeros_like(gradient), "the unit's own law integrated")

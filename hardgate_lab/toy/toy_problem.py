@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hardgate.estimators import Estimator, expectation
 from hardgate.units import Unit
-from hardgate_lab.rig.candidates import Contestant
+from hardgate_lab.rig.candidates import Candidate
 from hardgate_lab.rig.measure import frozen, gradient_samples
 
 # Objective after 2000 steps with K = 2, as published.
@@ -25,7 +25,7 @@ class Toy:
 
     units: int = 200  # D
     t: float = 0.499
-    evals: int = 2  # K: evaluations of f per step, the same for everybody
+    evals: int = 2  # K: evaluations of f per step, the same for every candidate
     steps: int = 2000
     lr: float = 0.01  # of RMSprop
     every: int = 50  # steps between two looks at the objective and the variance
@@ -63,21 +63,21 @@ class Curve:
     final: list[float]
 
 
-def takes_part(contestant: Contestant, toy: Toy) -> bool:
+def takes_part(candidate: Candidate, toy: Toy) -> bool:
     """Whether K evaluations are a whole number of its estimates."""
-    made = contestant.make()
+    made = candidate.make()
     if isinstance(made, Unit):
-        return not made.needs_loss and not contestant.own_objective
+        return not made.needs_loss and not candidate.own_objective
     return isinstance(made.n_evals, int) and toy.evals % made.n_evals == 0
 
 
-def ascend(contestant: Contestant, toy: Toy, seeds: Sequence[int]) -> Curve:
+def ascend(candidate: Candidate, toy: Toy, seeds: Sequence[int]) -> Curve:
     """Climb once for each seed."""
-    runs = [list(_climb(contestant.make(), toy, seed)) for seed in seeds]
+    runs = [list(_climb(candidate.make(), toy, seed)) for seed in seeds]
     looks = [list(zip(*at, strict=True)) for at in zip(*runs, strict=True)]
     return Curve(
-        contestant.name,
-        contestant.unbiased,
+        candidate.name,
+        candidate.unbiased,
         [steps[0] for steps, _, _ in looks],
         [statistics.fmean(objective) for _, objective, _ in looks],
         [statistics.fmean(variance) for _, _, variance in looks],

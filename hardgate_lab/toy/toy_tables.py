@@ -8,11 +8,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE
 from rich.table import Table
 
+from hardgate_lab.rig.figures import line_style, new_figure, save_figure
 from hardgate_lab.rig.machine import versions
 from hardgate_lab.rig.markers import embed
+from hardgate_lab.rig.text_tables import markdown_table, terminal_table
 from hardgate_lab.toy.toy_problem import PUBLISHED, Curve, Toy
 
 COLUMNS = ("estimator", "objective", "published", "variance: start", "half-way", "end")
@@ -38,12 +39,7 @@ def _cells(curve: Curve) -> tuple[str, ...]:
 def table(curves: Sequence[Curve], toy: Toy) -> Table:
     """For the terminal."""
     title = f"mean (b − {toy.t})² after {toy.steps} steps; optimum {toy.optimum:.6f}; * biased"
-    out = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE, padding=0)
-    for k, column in enumerate(COLUMNS):
-        out.add_column(column, justify="right" if k else "left", overflow="fold")
-    for row in rows(curves):
-        out.add_row(*row)
-    return out
+    return terminal_table(COLUMNS, rows(curves), title=title)
 
 
 def record(curves: Sequence[Curve], toy: Toy, seeds: Sequence[int]) -> dict[str, Any]:
@@ -71,22 +67,17 @@ def markdown(record: dict[str, Any]) -> str:
         f"{'One seed' if n == 1 else f'{n} seeds (± standard deviation)'}; start "
         f"{settings['start']:.6f}, optimum {settings['optimum']:.6f}. * biased."
     )
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|" + "---|" * len(COLUMNS)]
-    lines += [f"| `{name}` | " + " | ".join(cells) + " |" for name, *cells in rows(curves)]
-    return first + "\n\n" + "\n".join(lines).replace(" *`", "` *")
+    coded = [(f"`{name}`".replace(" *`", "` *"), *cells) for name, *cells in rows(curves)]
+    return f"{first}\n\n{markdown_table(COLUMNS, coded)}"
 
 
 def figure(curves: Sequence[Curve], toy: Toy, path: Path) -> None:
     """Objective and gradient variance along the ascent; published ends as ticks on the right."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    fig, (left, right) = plt.subplots(1, 2, figsize=(13, 5), layout="constrained")
+    fig = new_figure(13, 5)
+    left, right = fig.subplots(1, 2)
     ranked = sorted(curves, key=lambda c: -statistics.fmean(c.final))
     for k, curve in enumerate(ranked):
-        style: dict[str, Any] = {"color": f"C{k % 10}", "linestyle": ("-", "--", ":")[k // 10 % 3]}
+        style: dict[str, Any] = line_style(k)
         left.plot(curve.steps, curve.objective, label=curve.estimator, **style)
         if max(curve.variance) > 0:
             right.plot(curve.steps, curve.variance, **style)
@@ -104,5 +95,4 @@ def figure(curves: Sequence[Curve], toy: Toy, path: Path) -> None:
         f"D = {toy.units}, t = {toy.t}, {toy.evals} evaluations per step, RMSprop {toy.lr}",
         fontsize=11,
     )
-    fig.savefig(path, dpi=110)
-    plt.close(fig)
+    save_figure(fig, path)

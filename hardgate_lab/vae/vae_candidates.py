@@ -1,4 +1,4 @@
-"""Who is trained by `hardgate vae`: estimators and units, by the code that makes them."""
+"""The candidates of `hardgate vae`: estimators and units, by the code that makes them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ from collections.abc import Iterable
 
 from hardgate.estimators import ESTIMATORS, Estimator
 from hardgate.units import Unit
-from hardgate_lab.rig.candidates import Contestant, UnknownEstimatorError, contestants, everybody
+from hardgate_lab.rig.candidates import (
+    Candidate,
+    UnknownEstimatorError,
+    all_candidates,
+    candidates_named,
+)
 
-# If nothing is named: the classics, and the best of ours. The first one's path is the trajectory.
+# What is trained if nothing is named. Variances are measured along the first one's training.
 QUICK = ("ReinMax()", "DoubleCV(2)", "RLOO(2)", "DisARM()", "BinaryConcrete()")
 MOST_EVALS = 4
 _SAMPLES = 2  # of a bare RLOO, ARMS, …
@@ -16,15 +21,15 @@ _FORMS = ("DoubleCV(2, per_unit=True)",)  # besides those that `hardgate compare
 _GATES = ("sample=False", "off_units")  # arguments of units that gate experts: not part of `all`
 
 
-def rivals(named: Iterable[str]) -> dict[str, Contestant]:
-    """What a user has named, each once, by its code; `all` is every one of at most 4 evaluations.
+def trainable(named: Iterable[str]) -> dict[str, Candidate]:
+    """The candidates that a user named, by their code; `all`: those of at most 4 evaluations.
 
     Example:
-        >>> list(rivals(["RLOO", "RLOO(4)"]))
+        >>> list(trainable(["RLOO", "RLOO(4)"]))
         ['RLOO(2)', 'RLOO(4)']
     """
-    found = [rival for text in named for rival in _meant(text)]
-    return {_checked(rival).name: rival for rival in found}
+    found = [candidate for text in named for candidate in _meant(text)]
+    return {_checked(candidate).name: candidate for candidate in found}
 
 
 def n_evals(made: Estimator | Unit) -> int:
@@ -42,35 +47,39 @@ def slug(code: str) -> str:
     return "-".join("".join(c if c.isalnum() else " " for c in code).split())
 
 
-def _meant(text: str) -> list[Contestant]:
+def _meant(text: str) -> list[Candidate]:
     if text != "all":
-        return contestants(text, [_SAMPLES])
-    forms = [rival for form in _FORMS for rival in contestants(form, [_SAMPLES])]
-    return [rival for rival in [*everybody([_SAMPLES]), *forms] if _few(rival) and _fits(rival)]
+        return candidates_named(text, [_SAMPLES])
+    forms = [candidate for form in _FORMS for candidate in candidates_named(form, [_SAMPLES])]
+    return [
+        candidate
+        for candidate in [*all_candidates([_SAMPLES]), *forms]
+        if _few(candidate) and _fits(candidate)
+    ]
 
 
-def _few(rival: Contestant) -> bool:
-    if rival.grows or any(argument in rival.name for argument in _GATES):
+def _few(candidate: Candidate) -> bool:
+    if candidate.grows or any(argument in candidate.name for argument in _GATES):
         return False
-    return n_evals(rival.make()) <= MOST_EVALS
+    return n_evals(candidate.make()) <= MOST_EVALS
 
 
-def _fits(rival: Contestant) -> bool:
+def _fits(candidate: Candidate) -> bool:
     """Samples b ~ Bernoulli(σ(a)), or relaxes it, and leaves the whole gradient to f."""
-    made = rival.make()
-    return not rival.own_objective and not (isinstance(made, Unit) and made.needs_loss)
+    made = candidate.make()
+    return not candidate.own_objective and not (isinstance(made, Unit) and made.needs_loss)
 
 
-def _checked(rival: Contestant) -> Contestant:
-    if rival.grows:
+def _checked(candidate: Candidate) -> Candidate:
+    if candidate.grows:
         raise UnknownEstimatorError(
             f"expected an estimator whose evaluations do not grow with the 200 units, got "
-            f"{rival.name}. Type hardgate compare --estimator '{rival.name}'."
+            f"{candidate.name}. Type hardgate compare --estimator '{candidate.name}'."
         )
-    if not _fits(rival):
+    if not _fits(candidate):
         raise UnknownEstimatorError(
             f"expected an estimator of {', '.join(ESTIMATORS)}, or a unit that samples or relaxes "
-            f"b ~ Bernoulli(σ(a)), got {rival.name}. Type --estimator 'REINFORCE(\"optimal\")' for "
-            "a unit that learns from the loss."
+            f"b ~ Bernoulli(σ(a)), got {candidate.name}. Instead of a unit that learns from the "
+            "loss, type --estimator 'REINFORCE(\"optimal\")'."
         )
-    return rival
+    return candidate

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hardgate_lab.rig import images as mnist
+from hardgate_lab.rig import mnist
 from hardgate_lab.rig.download import Say
 from hardgate_lab.rig.idx import MOST, DataError
 

@@ -1,87 +1,107 @@
-"""What a person watches while the runs take turns: a live table, or plain lines."""
+"""What a person sees while the runs take turns: a live table, or a line for each point."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
-from rich.console import Console
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
+from rich.console import Console, RenderableType
 
-from hardgate_lab.vae.vae_run import Run, Settings
+from hardgate_lab.rig.progress import LiveTable, bar_cell, clock, say, state_cell
+from hardgate_lab.vae.vae_run import VaeRun, VaeSettings
 
-_BAR = 16  # characters
+_COLUMNS = ("estimator", "", "step", "train", "valid")
 
 
-class Plain:
-    """One line for each point of a curve, for logs."""
+class VaeLines:
+    """One line for each point of a curve, for logs.
 
-    def __init__(self, console: Console, limits: Mapping[Settings, int]) -> None:
-        self._console, self._limits = console, limits
+    Args:
+        console: to print on.
+        limits: the steps of each run.
+        milliseconds: of a step of each, for the time left.
+    """
+
+    def __init__(
+        self, console: Console, limits: Mapping[VaeSettings, int], milliseconds: Mapping[str, float]
+    ) -> None:
+        self._console, self._limits, self._milliseconds = console, limits, milliseconds
+        self._work = sum(n * milliseconds[each.estimator] for each, n in limits.items())
+        self._begun: tuple[float, float] | None = None  # the time, and the work left then
+        self._steps: dict[str, int] = {}
         self.failures: dict[str, str] = {}
 
-    def progress(self, run: Run, step: int) -> None:
-        pass
+    def shown(self) -> AbstractContextManager[object]:
+        """While the runs take turns."""
+        return nullcontext()
 
-    def point(self, run: Run) -> None:
+    def progress(self, run: VaeRun, step: int) -> None:
+        self._steps[_name(run)] = step
+
+    def point(self, run: VaeRun) -> None:
+        self.progress(run, run.steps)
         steps, train, valid = _cells(run, run.steps, self._limits[run.settings])
-        self.say(f"{_name(run)}: step {steps}, ELBO train {train}, valid {valid}")
+        line = f"{_name(run)}: step {steps}, ELBO train {train}, valid {valid}"
+        self.say(f"{line}; {self.left()} left in all")
 
-    def failed(self, run: Run, message: str) -> None:
+    def failed(self, run: VaeRun, message: str) -> None:
         self.failures[_name(run)] = message
         self.say(f"{_name(run)} failed: {message}", style="red")
 
     def say(self, message: str, style: str | None = None) -> None:
-        self._console.print(message, style=style, highlight=False, soft_wrap=True, markup=False)
+        say(self._console, message, style)
 
-
-class Watch(Plain):
-    """A table that moves, for a terminal. Messages scroll by above it."""
-
-    def __init__(self, console: Console, limits: Mapping[Settings, int]) -> None:
-        super().__init__(console, limits)
-        self._rows: dict[str, tuple[Run, int] | None] = {each.estimator: None for each in limits}
-        self._live = Live(
-            console=console, get_renderable=self._table, refresh_per_second=4, transient=True
+    def left(self) -> str:
+        """The time that all runs need, from the steps so far."""
+        done = sum(
+            min(self._steps.get(each.estimator, 0), n) * self._milliseconds[each.estimator]
+            for each, n in self._limits.items()
         )
+        now, left = time.monotonic(), self._work - done
+        if self._begun is None:
+            self._begun = now, left
+        begun, first = self._begun
+        return clock((now - begun) / (first - left) * left) if first > left else "?"
 
-    def __enter__(self) -> Watch:
-        self._live.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
+class VaeTable(VaeLines):
+    """A live table for a terminal, one row per run; messages scroll above it."""
 
-    def progress(self, run: Run, step: int) -> None:
-        self._rows[_name(run)] = (run, step)
+    def __init__(
+        self, console: Console, limits: Mapping[VaeSettings, int], milliseconds: Mapping[str, float]
+    ) -> None:
+        super().__init__(console, limits, milliseconds)
+        self._runs: dict[str, VaeRun] = {}
+        self.live = LiveTable(console, _COLUMNS, self._rows, lambda: f"{self.left()} left")
 
-    def point(self, run: Run) -> None:
-        self._rows[_name(run)] = (run, run.steps)
+    def shown(self) -> AbstractContextManager[object]:
+        return self.live
 
-    def _table(self) -> Table:
-        table = Table(box=None, padding=(0, 1, 0, 0))
-        for number, name in enumerate(("estimator", "", "step", "train", "valid")):
-            table.add_column(name, justify="right" if number > 1 else "left", no_wrap=bool(number))
-        for name, state in self._rows.items():
+    def progress(self, run: VaeRun, step: int) -> None:
+        super().progress(run, step)
+        self._runs[_name(run)] = run
+
+    def point(self, run: VaeRun) -> None:
+        self.progress(run, run.steps)
+
+    def _rows(self) -> Iterator[Sequence[RenderableType]]:
+        for settings, limit in self._limits.items():
+            name = settings.estimator
             if name in self.failures:
-                table.add_row(name, Text("failed", style="red"))
-            elif state is None:
-                table.add_row(name, Text("waiting".ljust(_BAR), style="dim"))
+                yield name, state_cell("failed")
+            elif name not in self._runs:
+                yield name, state_cell("waiting")
             else:
-                run, step = state
-                limit = self._limits[run.settings]
-                bar = ProgressBar(total=limit, completed=min(step, limit), width=_BAR)
-                table.add_row(name, bar, *_cells(run, step, limit))
-        return table
+                step = self._steps[name]
+                yield name, bar_cell(step, limit), *_cells(self._runs[name], step, limit)
 
 
-def _name(run: Run) -> str:
+def _name(run: VaeRun) -> str:
     return run.settings.estimator
 
 
-def _cells(run: Run, step: int, limit: int) -> tuple[str, str, str]:
+def _cells(run: VaeRun, step: int, limit: int) -> tuple[str, str, str]:
     train, valid = (run.curve[part][-1:] for part in ("train", "valid"))
     shown = [f"{curve[0]:.2f}" if curve else "–" for curve in (train, valid)]
     return f"{step}/{limit}", shown[0], shown[1]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from hardgate_lab.rig.figures import line_style, new_figure, save_figure
 from hardgate_lab.vae.vae_record import name_of
 
 Record = dict[str, Any]
@@ -20,15 +21,9 @@ def figures(
     records: Sequence[Record], variance: Sequence[dict[str, Any]], folder: Path
 ) -> list[Path]:
     """ELBO against steps, evaluations and seconds; variance along the trajectory."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    folder.mkdir(parents=True, exist_ok=True)
-    style = {name_of(record): _style(number) for number, record in enumerate(records)}
-    paths = [folder / "vae-elbo.png"]
-    fig, axes = plt.subplots(1, 3, figsize=(14, 5.5), sharey=True, layout="constrained")
+    style = {name_of(record): line_style(number) for number, record in enumerate(records)}
+    figure = new_figure(14, 5.5)
+    axes = figure.subplots(1, 3, sharey=True)
     for axis, (label, x) in zip(axes, _AXES.items(), strict=True):
         for record in records:
             name = name_of(record)
@@ -37,22 +32,15 @@ def figures(
         axis.locator_params(axis="x", nbins=6)
         axis.grid(alpha=0.3)
     axes[0].set(ylabel="test ELBO, nats", ylim=_worth_seeing(records))
-    _finish(fig, axes[0], f"Bernoulli VAE, {records[0]['dataset']}")
-    fig.savefig(paths[0], dpi=120)
-    plt.close(fig)
+    _finish(figure, axes[0], f"Bernoulli VAE, {records[0]['dataset']}")
+    paths = [save_figure(figure, folder / "vae-elbo.png")]
     if variance:
-        paths.append(folder / "vae-variance.png")
-        fig, axis = plt.subplots(figsize=(9, 5.5), layout="constrained")
+        figure = new_figure(9, 5.5)
+        axis = figure.subplots()
         _along(axis, variance, style)
-        _finish(fig, axis, "Variance of the gradient at the encoder's logits")
-        fig.savefig(paths[1], dpi=120)
-        plt.close(fig)
+        _finish(figure, axis, "Variance of the gradient at the encoder's logits")
+        paths.append(save_figure(figure, folder / "vae-variance.png"))
     return paths
-
-
-def _style(number: int) -> dict[str, str]:
-    dashes = ("-", "--", ":")
-    return {"color": f"C{number % 10}", "linestyle": dashes[number // 10 % 3]}
 
 
 def _worth_seeing(records: Sequence[Record]) -> tuple[float, float]:

@@ -8,17 +8,17 @@ from typing import Any
 
 from hardgate.estimators import Estimator
 from hardgate_lab.rig.machine import processor, versions
-from hardgate_lab.vae.cost import CLOCK
 from hardgate_lab.vae.elbo import elbo
+from hardgate_lab.vae.step_time import CLOCK
+from hardgate_lab.vae.take_turns import VARIANCE
 from hardgate_lab.vae.vae_candidates import n_evals
-from hardgate_lab.vae.vae_run import EVALUATED, Run
-from hardgate_lab.vae.vae_train import VARIANCE
+from hardgate_lab.vae.vae_run import EVALUATED, VaeRun
 
 RECORD = "record.json"
 _DRAWS = 10  # of b for each image, at the end
 
 
-def make_record(run: Run, milliseconds: float) -> dict[str, Any]:
+def make_record(run: VaeRun, milliseconds: float) -> dict[str, Any]:
     """The facts of the estimator, the curve, and the ELBO at the end with more draws.
 
     Args:

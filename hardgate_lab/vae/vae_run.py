@@ -1,8 +1,7 @@
-"""One estimator's training: all that changes, and what a checkpoint must hold of it."""
+"""The training with one estimator: all that changes, and what a checkpoint holds of it."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,23 +10,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hardgate_lab.reproduce.record import check_same
 from hardgate_lab.rig import checkpoint
-from hardgate_lab.rig.checkpoint import Say
+from hardgate_lab.rig.checkpoint import Say, part
+from hardgate_lab.rig.progress import Pace
+from hardgate_lab.rig.same_run import check_same
 from hardgate_lab.vae.autoencoder import BernoulliVAE
 from hardgate_lab.vae.elbo import elbo
-from hardgate_lab.vae.vae_candidates import rivals
+from hardgate_lab.vae.vae_candidates import trainable
 from hardgate_lab.vae.vae_data import Digits
 
 _SPLITS = ("train", "valid", "test")
 CURVE = ("step", *_SPLITS, *(f"{split}_error" for split in _SPLITS))
-EVALUATED = 10_000  # images of each split; all but the training images are no more
+EVALUATED = 10_000  # images of each split; validation and test have no more
 _DRAWS = 2  # of b for each of them
 _TELL_EVERY = 0.3  # seconds
 
 
 @dataclass(frozen=True)
-class Settings:
+class VaeSettings:
     """All that decides where a run goes. How far it goes is not one of them."""
 
     estimator: str  # the code that makes it
@@ -42,7 +42,7 @@ class DivergedError(RuntimeError):
     """The weights are not finite any more."""
 
 
-class Run:
+class VaeRun:
     """Model, optimiser, the estimator with what it has learnt, and the curve.
 
     Args:
@@ -50,11 +50,11 @@ class Run:
         data: to train and evaluate on.
     """
 
-    def __init__(self, settings: Settings, data: Digits) -> None:
+    def __init__(self, settings: VaeSettings, data: Digits) -> None:
         self.settings, self.data = settings, data
         torch.manual_seed(settings.seed)
         self.model = BernoulliVAE(data.train.float().mean(0), settings.units)
-        self.estimator = rivals([settings.estimator])[settings.estimator].make()
+        self.estimator = trainable([settings.estimator])[settings.estimator].make()
         self.optimiser = torch.optim.Adam(self.model.parameters(), settings.lr, fused=True)
         self.curve: dict[str, list[float]] = {name: [] for name in CURVE}
         self._random = torch.get_rng_state()
@@ -62,12 +62,12 @@ class Run:
 
     @property
     def steps(self) -> int:
-        """Done, as far as the curve goes."""
+        """Steps done, up to the last point of the curve."""
         return int(self.curve["step"][-1]) if self.curve["step"] else 0
 
     @property
     def same(self) -> dict[str, Any]:
-        """What must agree for a run to be carried on."""
+        """What must agree for a run to be continued."""
         return {"data": self.data.digest, "settings": asdict(self.settings)}
 
     def advance(self, tell: Callable[[int], None]) -> None:
@@ -77,11 +77,10 @@ class Run:
             tell: given the number of steps done, a few times a second.
         """
         torch.set_rng_state(self._random)  # other runs take their turns in between
-        told = time.monotonic()
+        pace = Pace(_TELL_EVERY)
         for _ in range(self.settings.every):
             self.step()
-            if time.monotonic() > told + _TELL_EVERY:
-                told = time.monotonic()
+            if pace.due():
                 tell(self._done)
         self._random = torch.get_rng_state()
         if not all(parameter.isfinite().all() for parameter in self.model.parameters()):
@@ -122,16 +121,16 @@ class Run:
         checkpoint.save(folder, number, self._tensors(), {**self.same, "curve": self.curve})
 
     def resume(self, folder: Path, say: Say) -> None:
-        """Carry on from the last checkpoint that is whole, if there is one."""
+        """Continue from the last checkpoint that is whole, if there is one."""
         saved = checkpoint.load(folder, say)
         if saved is None:
             return
         tensors, state = saved
         check_same(state, self.same, folder)
-        self.model.load_state_dict(_part(tensors, "model"))
-        self.estimator.load_state_dict(_part(tensors, "estimator"))
+        self.model.load_state_dict(part(tensors, "model"))
+        self.estimator.load_state_dict(part(tensors, "estimator"))
         for name, parameter in self.model.named_parameters():
-            self.optimiser.state[parameter] = _part(tensors, f"adam/{name}")
+            self.optimiser.state[parameter] = part(tensors, f"adam/{name}")
         self.curve, self._random = state["curve"], tensors["random"]
         self._done = self.steps
 
@@ -139,10 +138,4 @@ class Run:
         named = {"model": self.model.state_dict(), "estimator": self.estimator.state_dict()}
         for name, parameter in self.model.named_parameters():
             named[f"adam/{name}"] = self.optimiser.state[parameter]
-        flat = {f"{kind}/{key}": v for kind, part in named.items() for key, v in part.items()}
-        return {**flat, "random": self._random}
-
-
-def _part(tensors: dict[str, Tensor], kind: str) -> dict[str, Tensor]:
-    prefix = f"{kind}/"
-    return {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}
+        return {**checkpoint.packed(named), "random": self._random}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +12,10 @@ import numpy as np
 from rich.table import Table
 
 from hardgate_lab.rig.markers import embed
+from hardgate_lab.rig.text_tables import markdown_table, terminal_table
 from hardgate_lab.vae import variance_table
+from hardgate_lab.vae.take_turns import VARIANCE
 from hardgate_lab.vae.vae_record import name_of, read
-from hardgate_lab.vae.vae_train import VARIANCE
 
 Record = dict[str, Any]
 COLUMNS = ("estimator", "evals", "ms", "variance", "steps", "evaluations", "seconds", "train")
@@ -76,19 +76,12 @@ def caption(records: Sequence[Record], variance: Sequence[dict[str, Any]]) -> st
 
 def rich_table(records: Sequence[Record], variance: Sequence[dict[str, Any]]) -> Table:
     """For a terminal."""
-    table = Table(caption=caption(records, variance), box=None, padding=(0, 1, 0, 0))
-    for number, name in enumerate(COLUMNS):
-        table.add_column(name, justify="right" if number else "left", no_wrap=bool(number))
-    for line in lines(records, variance):
-        table.add_row(*line)
-    return table
+    return terminal_table(COLUMNS, lines(records, variance), caption=caption(records, variance))
 
 
 def markdown(records: Sequence[Record], variance: Sequence[dict[str, Any]]) -> str:
     """For a page."""
-    head = [" | ".join(COLUMNS), " | ".join(["---"] + ["---:"] * (len(COLUMNS) - 1))]
-    body = [" | ".join(line) for line in lines(records, variance)]
-    table = "\n".join(f"| {line} |" for line in [*head, *body])
+    table = markdown_table(COLUMNS, lines(records, variance), align_right=True)
     return f"{table}\n\n{caption(records, variance)}\n"
 
 
@@ -128,8 +121,3 @@ def write(page: str, folder: Path) -> str:
     if "<!-- vae-variance:" in page:
         page = embed(page, "vae-variance", variance_table.markdown(variance))
     return page
-
-
-if __name__ == "__main__":  # python -m hardgate_lab.vae.vae_table FOLDER PAGE…, for `make readme`
-    for name in sys.argv[2:]:
-        Path(name).write_text(write(Path(name).read_text(), Path(sys.argv[1])))

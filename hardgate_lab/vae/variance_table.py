@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hardgate_lab.rig.text_tables import markdown_table
+
 Row = dict[str, Any]
 
 
@@ -31,9 +33,8 @@ def markdown(rows: Sequence[Row]) -> str:
     if not rows:
         return ""
     head, *body = lines(rows)
-    rule = ("---", *["---:"] * (len(head) - 1))
     error = max(row["error"] / row["variance"] for row in rows if row["variance"] > 0)
-    table = "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *body))
+    table = markdown_table(head, body, align_right=True)
     return (
         f"{table}\n\nΣ Var(g_i) per image at steps of the trajectory; × evals: at the last one, "
         f"at equal evaluations. Standard errors: at most {100 * error:.0f} %. *: unbiased.\n"

@@ -80,7 +80,7 @@ def test_the_example_on_conditional_layers_runs(capsys: pytest.CaptureFixture[st
 def test_bench_tables_are_those_of_the_committed_results() -> None:
     page = (ROOT / "docs" / "conditional.md").read_text()
     record = json.loads((ROOT / "results" / "bench.json").read_text())
-    assert bench_tables.write(page, record) == page
+    assert bench_tables.write_tables(page, record) == page
 
 
 @pytest.mark.parametrize("case", ["1024-4096-1024", "784-2000-10"])

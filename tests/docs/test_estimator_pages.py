@@ -14,7 +14,7 @@ from hardgate_lab import pages
 from hardgate_lab.compare import comparison_tables
 from hardgate_lab.compare.user_problem import load
 from hardgate_lab.facts import facts_table
-from hardgate_lab.rig.candidates import contestants
+from hardgate_lab.rig.candidates import candidates_named
 from hardgate_lab.rig.problems import PROBLEMS
 from tests.support.paths import ROOT
 
@@ -57,14 +57,14 @@ def test_every_estimator_is_in_the_property_table() -> None:
 
 
 def test_the_contest_is_whole_and_contradicts_no_claim(compared: dict[str, Any]) -> None:
-    rounds = comparison_tables.rounds_of(compared)
-    assert [r.problem for r in rounds] == [*PROBLEMS, "extreme", "decoder"]
-    for played in rounds:
-        classes = {row.estimator.partition("(")[0] for row in played.rows}
-        left_out = {each.estimator.partition("(")[0] for each in played.left_out}
+    comparisons = comparison_tables.comparisons_of(compared)
+    assert [r.problem for r in comparisons] == [*PROBLEMS, "extreme", "decoder"]
+    for comparison in comparisons:
+        classes = {row.estimator.partition("(")[0] for row in comparison.rows}
+        left_out = {each.estimator.partition("(")[0] for each in comparison.left_out}
         assert classes | left_out >= set(ESTIMATORS)
-        assert not [row.estimator for row in played.rows if row.contradicts]
-        assert all(row.measured.variance_error >= 0 for row in played.rows)
+        assert not [row.estimator for row in comparison.rows if row.contradicts]
+        assert all(row.measured.variance_error >= 0 for row in comparison.rows)
     for name in ("compare.png", "compare-bias.png", "toy.png"):
         assert (ROOT / "docs" / "figures" / name).read_bytes().startswith(b"\x89PNG")
 
@@ -85,4 +85,4 @@ def test_what_is_advised_exists() -> None:
     names = re.findall(r"`([A-Z]\w+)(?:\([^`]*\))?`", table)
     assert len(names) > 8
     for name in names:
-        assert contestants(name, [2])
+        assert candidates_named(name, [2])

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 import hardgate
 from examples import deep_stack, policy, semantic_hashing, skip_rnn
-from hardgate_lab.rig.images import Dataset, load
+from hardgate_lab.rig.mnist import Dataset, load
 from tests.support.paths import ROOT
 from tests.support.statistics import Z_LEVEL, Z_WRONG, largest_z
 from tests.support.tiny_runs import files

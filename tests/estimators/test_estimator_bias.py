@@ -13,21 +13,21 @@ from torch import Tensor
 from hardgate import exact_expectation, exact_gradient
 from hardgate.estimators import FiniteDifferences, NodePerturbation
 from hardgate.estimators._perturbation import Perturbation
-from hardgate_lab.rig.problems import PROBLEMS, Problem
+from hardgate_lab.rig.problems import PROBLEMS, GradientProblem
 from tests.support.estimator_cases import CASES, UNBIASED, draw, draws, each_problem, leaf
 from tests.support.statistics import Z_LEVEL, Z_WRONG, largest_z
 
 # --- the means, by enumeration --------------------------------------------------------------
 
 
-def finite_differences(problem: Problem, step: float) -> Tensor:
+def finite_differences(problem: GradientProblem, step: float) -> Tensor:
     """(F(a + εe_i) - F(a - εe_i)) / 2ε, F = E f(b)."""
     moves = step * torch.eye(len(problem.logits), dtype=torch.float64)
     above, below = (exact_expectation(problem.f, problem.logits + s * moves) for s in (1, -1))
     return (above - below) / (2 * step)
 
 
-def spsa(problem: Problem, step: float) -> Tensor:
+def spsa(problem: GradientProblem, step: float) -> Tensor:
     """The mean over all Δ of (F(a + cΔ) - F(a - cΔ)) / 2cΔ_i."""
     signs = list(itertools.product([-1.0, 1.0], repeat=len(problem.logits)))
     delta = step * torch.tensor(signs, dtype=torch.float64)
@@ -35,7 +35,7 @@ def spsa(problem: Problem, step: float) -> Tensor:
     return ((above - below).unsqueeze(-1) / (2 * delta)).mean(0)
 
 
-def node_perturbation(problem: Problem, step: float) -> Tensor:
+def node_perturbation(problem: GradientProblem, step: float) -> Tensor:
     """E ∇F(a + ξ), by Gauss-Hermite quadrature over each unit's ξ."""
     D, (nodes, weights) = len(problem.logits), np.polynomial.hermite_e.hermegauss(13)
     grid = torch.cartesian_prod(*[torch.from_numpy(nodes)] * D)
@@ -43,7 +43,7 @@ def node_perturbation(problem: Problem, step: float) -> Tensor:
     return weight @ exact_gradient(problem.f, problem.logits + step * grid)
 
 
-MEANS: dict[str, Callable[[Problem, float], Tensor]] = {
+MEANS: dict[str, Callable[[GradientProblem, float], Tensor]] = {
     "FiniteDifferences": finite_differences,
     "SPSA": spsa,
     "NodePerturbation": node_perturbation,

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from hardgate import StraightThrough
 from hardgate_lab.cli import app
 from hardgate_lab.compare import compare_command
-from hardgate_lab.rig.candidates import everybody
+from hardgate_lab.rig.candidates import all_candidates
 from hardgate_lab.rig.problems import PROBLEMS
 
 
@@ -28,10 +28,10 @@ def test_compare_measures_everybody(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     for word in ("multilinear: linear in each unit", "variance", "Recommended", str(figure)):
         assert word in result.output
-    (played,) = json.loads(rows.read_text())["rounds"]
-    found = {row["estimator"]: row["measured"] for row in played["rows"]}
-    assert set(found) == {contestant.name for contestant in everybody([2])}
-    assert played["left_out"] == []
+    (comparison,) = json.loads(rows.read_text())["rounds"]
+    found = {row["estimator"]: row["measured"] for row in comparison["rows"]}
+    assert set(found) == {candidate.name for candidate in all_candidates([2])}
+    assert comparison["left_out"] == []
     # Erratum 2: the halved gradient of stochastic-times-smooth units.
     assert found["StochasticTimesSmooth()"]["bias"] == pytest.approx(0.5, abs=0.05)
 

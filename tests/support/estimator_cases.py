@@ -17,12 +17,12 @@ import hardgate
 from hardgate import ESTIMATORS
 from hardgate.estimators import REINFORCE, UGC, DoubleCV, Estimate, ManySamples, StochasticAD
 from hardgate.estimators._estimator import Estimator, Loss, Noise
-from hardgate_lab.rig.problems import EXTREME, PROBLEMS, Problem
+from hardgate_lab.rig.problems import EXTREME, PROBLEMS, GradientProblem
 
 N = 40_000
 TAIL = 4e-4  # 4 p of the extreme problem's rare units
 
-ALL_PROBLEMS: dict[str, Problem] = {**PROBLEMS, **EXTREME}
+ALL_PROBLEMS: dict[str, GradientProblem] = {**PROBLEMS, **EXTREME}
 
 
 def _cases() -> dict[str, Callable[[], Estimator]]:
@@ -98,7 +98,7 @@ def evaluations(estimator: Estimator, D: int) -> int:
     return int(eval(formula, {"D": D}))
 
 
-def rare_draws(estimator: Estimator, problem: Problem, n: int, seed: int = 2) -> Estimate:
+def rare_draws(estimator: Estimator, problem: GradientProblem, n: int, seed: int = 2) -> Estimate:
     """n draws of value and gradient whose noise visits the tails, weighted so their mean stays.
 
     With probability ½ one uniform number of a rare unit (or of an example) is put into a tail,

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from hardgate_lab.reproduce.settings import settings_of
 from hardgate_lab.reproduce.train import Job, train
-from hardgate_lab.rig.images import Dataset, Split
+from hardgate_lab.rig.mnist import Dataset, Split
 from tests.support.tiny_mnist import header
 
 SMALL = {

@@ -13,7 +13,7 @@ from torch.func import grad
 from hardgate import ReinMax, StraightThrough, exact_gradient
 from hardgate.learning.coefficient import Coefficient
 from hardgate_lab.rig.measure import gradient_samples
-from hardgate_lab.rig.problems import PROBLEMS, Problem
+from hardgate_lab.rig.problems import PROBLEMS, GradientProblem
 from tests.support.enumeration import (
     A,
     expected,
@@ -37,7 +37,7 @@ def control_of(unit: ReinMax) -> Coefficient:
     return unit.control
 
 
-def learnt(problem: Problem, size: int = 1000) -> ReinMax:
+def learnt(problem: GradientProblem, size: int = 1000) -> ReinMax:
     """A unit whose control variate has seen 20 batches of this size."""
     unit, generator = ReinMax(control_variate=True).double(), torch.Generator().manual_seed(0)
     for _ in range(20):
@@ -80,7 +80,7 @@ def test_the_formula_is_the_general_one() -> None:
 
 
 @each_problem
-def test_the_same_mean_and_less_variance(problem: Problem) -> None:
+def test_the_same_mean_and_less_variance(problem: GradientProblem) -> None:
     """Exactly, by enumeration, with what was learnt from past samples."""
     plain, unit = ReinMax(), learnt(problem)
     assert (control_of(unit).value() != 0).all()
@@ -93,7 +93,7 @@ def test_the_same_mean_and_less_variance(problem: Problem) -> None:
 
 
 @each_problem
-def test_the_learnt_multiple_is_the_best(problem: Problem) -> None:
+def test_the_learnt_multiple_is_the_best(problem: GradientProblem) -> None:
     """Corollary 1: c = -E[g v]/E[v²]; no other multiple has less variance."""
     unit = learnt(problem, size=10_000)
     best = copy.deepcopy(unit)

@@ -27,7 +27,7 @@ from hardgate import (
 from hardgate.functional.concrete import MeanSlope, mean_slope
 from hardgate.functional.relaxations import hard_sigmoid
 from hardgate_lab.rig.measure import gradient_samples
-from hardgate_lab.rig.problems import PROBLEMS, Problem
+from hardgate_lab.rig.problems import PROBLEMS, GradientProblem
 from tests.support.enumeration import A, expected, outcome_noise, outcomes, slope, variance
 from tests.support.statistics import Z_LEVEL, Z_WRONG, largest_z
 from tests.units.test_transforms import TRANSFORMS, assert_equals_eager, objective
@@ -162,7 +162,7 @@ def test_the_table_is_the_quadrature(temperature: float) -> None:
 
 
 @each_problem
-def test_st_gumbel_and_gr_mck_have_one_mean(problem: Problem) -> None:
+def test_st_gumbel_and_gr_mck_have_one_mean(problem: GradientProblem) -> None:
     """… and the variance falls with K: Rao-Blackwell."""
     generator = torch.Generator().manual_seed(0)
     limit = GRMCK(0.5).double()

@@ -18,7 +18,7 @@ _WHAT = (
     "The epoch was chosen on validation images; the test images were read once, when a run was "
     "finished."
 )
-_SETTINGS = "hardgate/reproduce/settings.py"
+_SETTINGS = "hardgate_lab/reproduce/settings.py"
 _NAMES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
 _LEAST = {2: "25rem", 3: "19rem"}  # the least width of a panel, by the columns that we want
 Drawn = Sequence[tuple[Picture, Sequence[Html]]]  # each panel as SVG
@@ -39,7 +39,9 @@ def page(runs: Runs, drawn: Mapping[int, Drawn], files: Sequence[str]) -> str:
         parts.append(_experiment(experiment, drawn[place]))
     also = f"The figures are also beside this page: {', '.join(files)}." if files else ""
     parts.append(element("footer", element("p", also, " Written by hardgate report.")))
-    template = resources.files("hardgate.reproduce.report").joinpath("page.html").read_text("utf-8")
+    template = (
+        resources.files("hardgate_lab.reproduce.report").joinpath("page.html").read_text("utf-8")
+    )
     return Template(template).substitute(
         title=join(TITLE), light=_colours(dark=False), dark=_colours(dark=True), body=join(*parts)
     )

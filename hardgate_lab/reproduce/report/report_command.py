@@ -12,8 +12,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from hardgate_lab.reproduce.report.runs import Runs, RunsError, read
 from hardgate_lab.reproduce.report.write_report import PAGE, Tell, write_report
-from hardgate_lab.reproduce.session import writable
 from hardgate_lab.rig.checkpoint import SaveError
+from hardgate_lab.rig.outputs import check_writable
 
 _LOOSE = Path("out/report")  # of records that lie about in a folder that may not be ours
 _PATIENCE = 2.0  # seconds between two lines, where there is no terminal
@@ -68,7 +68,7 @@ def make_report(path: Path, out: Path | None, console: Console) -> None:
     runs = read(path)
     folder = out or runs.folder or _LOOSE
     try:
-        writable(folder / PAGE)
+        check_writable(folder / PAGE)
     except SaveError as error:
         raise SaveError(f"{error} Type `hardgate report {path} --out DIR`.") from error
     page = _watched(runs, folder, console)

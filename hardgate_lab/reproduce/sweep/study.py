@@ -17,8 +17,8 @@ from optuna.trial import FrozenTrial, TrialState
 from hardgate_lab.reproduce.settings import Settings, change, settings_of
 from hardgate_lab.reproduce.sweep.space import start, suggest
 from hardgate_lab.reproduce.train import DivergedError, advance
-from hardgate_lab.reproduce.training_state import Run
-from hardgate_lab.rig.images import load
+from hardgate_lab.reproduce.training_state import TrainingState
+from hardgate_lab.rig.mnist import load
 
 _PACKAGES = {"psycopg": "'psycopg[binary]'", "MySQLdb": "mysqlclient"}  # by what they install
 _HEARTBEAT = 30  # seconds after which a worker that says nothing is looked for
@@ -111,14 +111,14 @@ def _make_folder(storage: str) -> None:
 
 
 def work(sweep: Sweep, worker: int, tell: Callable[[FrozenTrial], None]) -> None:
-    """Run trials until the study has as many as it should; safe beside other workers."""
+    """TrainingState trials until the study has as many as it should; safe beside other workers."""
     study = open_study(sweep, worker)
     data = load(sweep.dataset, sweep.data, say=lambda message: None)
 
     def objective(trial: optuna.Trial) -> float:
         settings = suggest(trial, sweep.row, sweep.settings(), dict(sweep.changes))
         torch.manual_seed(sweep.seed)
-        run = Run(settings, data.train)
+        run = TrainingState(settings, data.train)
         try:
             while run.epoch < settings.epochs:
                 advance(run, data, lambda progress: None)

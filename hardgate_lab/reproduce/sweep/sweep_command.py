@@ -11,9 +11,9 @@ from rich.box import SIMPLE
 from rich.console import Console
 from rich.table import Table
 
-from hardgate_lab.reproduce.session import CORES
+from hardgate_lab.reproduce.run_rows import CORES
 from hardgate_lab.reproduce.settings import ROWS, SettingsError
-from hardgate_lab.rig.images import DataError, load
+from hardgate_lab.rig.mnist import DataError, load
 
 if TYPE_CHECKING:
     import optuna

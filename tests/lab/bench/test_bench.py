@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -24,10 +23,9 @@ from hardgate.kernels.problem import Wanted
 from hardgate_lab.bench import bench_layer, bench_memory, bench_run, bench_steps, breakdown
 from hardgate_lab.bench.bench_figures import break_even, figures
 from hardgate_lab.bench.bench_layer import Timing
-from hardgate_lab.bench.bench_progress import Spoken
 from hardgate_lab.bench.bench_tables import markdown, tables
 from hardgate_lab.cli import app
-from hardgate_lab.rig.timing import STREAK, Rounds, Run, rounds
+from hardgate_lab.rig.timing import STREAK, Call, Rounds, rounds
 
 
 class Heard:
@@ -37,11 +35,11 @@ class Heard:
         self.cases: list[str] = []
         self.remarks: list[str] = []
 
-    def case(self, name: str) -> None:
-        self.cases.append(name)
+    def now(self, what: str) -> None:
+        self.cases.append(what)
 
-    def remark(self, text: str) -> None:
-        self.remarks.append(text)
+    def say(self, message: str) -> None:
+        self.remarks.append(message)
 
 
 @pytest.fixture
@@ -144,17 +142,17 @@ def test_steps_compile_the_dense_network_and_find_the_ungated_width(
 
 
 def test_rounds_tell_the_first_call_of_a_streak_from_the_rest() -> None:
-    """A rival that is slow after another's turn, and then quick."""
+    """A candidate that is slow after another's turn, and then quick."""
     turn: list[str] = []
 
-    def rival(name: str) -> Run:
+    def candidate(name: str) -> Call:
         def run() -> None:
             time.sleep(0.004 if turn[-1:] != [name] else 0.001)
             turn.append(name)
 
         return run
 
-    found = rounds({"a": rival("a"), "b": rival("b")}, 0.01, least=2)
+    found = rounds({"a": candidate("a"), "b": candidate("b")}, 0.01, least=2)
     for name in "ab":
         assert found.cold[name] >= 4.0 > 3.0 > found.steady[name] >= 1.0
     streaks = [len(list(same)) for _, same in itertools.groupby(turn[2:])]
@@ -221,18 +219,6 @@ def test_the_parts_are_those_of_the_step() -> None:
     logits = ((x @ p.w_in.T + p.b_in) * gates) @ p.w_out + p.b_out
     (dh,) = torch.autograd.grad(torch.nn.functional.cross_entropy(logits, y), gates)
     torch.testing.assert_close(parts.dh, dh * (gates != 0), atol=1e-6, rtol=1e-3)
-
-
-def test_progress_names_the_case_on_a_terminal_only() -> None:
-    for terminal in (True, False):
-        out = StringIO()
-        progress = Spoken(Console(file=out, force_terminal=terminal, width=80))
-        with progress.group("widths"):
-            progress.case("512 experts")
-            progress.remark("left out")
-        assert ("512 experts" in out.getvalue()) == terminal
-        assert "left out" in out.getvalue()
-        assert re.search(r"timed widths, \d+ s", out.getvalue())
 
 
 def test_figures_are_not_cut_on_a_narrow_terminal() -> None:

@@ -20,13 +20,19 @@ from hardgate.estimators import Estimate, Estimator
 from hardgate.estimators._estimator import Context, Loss, Noise
 from hardgate.exact import losses_of
 from hardgate_lab.cli import app
-from hardgate_lab.compare import compare_command, comparison, comparison_tables
-from hardgate_lab.compare.comparison import Round, contest, has_gradient
+from hardgate_lab.compare import compare_command, comparison_tables
+from hardgate_lab.compare import comparison as comparing
+from hardgate_lab.compare.comparison import Comparison, compare, has_gradient
 from hardgate_lab.compare.comparison_figures import figures, front, thin
-from hardgate_lab.compare.long_run import long_run
-from hardgate_lab.rig.candidates import Contestant, UnknownEstimatorError, contestants, everybody
+from hardgate_lab.compare.long_average import long_run
+from hardgate_lab.rig.candidates import (
+    Candidate,
+    UnknownEstimatorError,
+    all_candidates,
+    candidates_named,
+)
 from hardgate_lab.rig.measure import evaluations, measure
-from hardgate_lab.rig.problems import EXTREME, PROBLEMS, Problem
+from hardgate_lab.rig.problems import EXTREME, PROBLEMS, GradientProblem
 from hardgate_lab.rig.timing import interleave
 from hardgate_lab.rig.truth import enumerated, own
 from tests.support.paths import ROOT
@@ -38,17 +44,17 @@ FEW = ("REINFORCE()", "RLOO(2)", "DisARM", "DoubleCV(2)", "StraightThrough")
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everybody takes 10 µs per gradient: what is measured here does not depend on the machine."""
-    monkeypatch.setattr(comparison, "interleave", lambda runs, _: dict.fromkeys(runs, 1.0))
+    monkeypatch.setattr(comparing, "interleave", lambda runs, _: dict.fromkeys(runs, 1.0))
 
 
-def named(*names: str) -> list[Contestant]:
-    return [c for name in names for c in contestants(name, [2])]
+def named(*names: str) -> list[Candidate]:
+    return [c for name in names for c in candidates_named(name, [2])]
 
 
-def play(problem: Problem, *names: str, samples: int = 1000) -> Round:
-    *_, (_, played) = contest("this", problem, named(*names), samples, 0)
-    assert played is not None
-    return played
+def play(problem: GradientProblem, *names: str, samples: int = 1000) -> Comparison:
+    *_, (_, comparison) = compare("this", problem, named(*names), samples, 0)
+    assert comparison is not None
+    return comparison
 
 
 def run(*args: str) -> Result:
@@ -112,7 +118,7 @@ def test_rare_units_are_not_judged() -> None:
     """p = 1e-4: among 20 000 draws it is on twice, and a z-score would say nothing."""
     problem = EXTREME["extreme"]
     truth = enumerated(problem)
-    rare = Problem("", problem.logits[[0, 0, 3, 3]], problem.f)
+    rare = GradientProblem("", problem.logits[[0, 0, 3, 3]], problem.f)
     assert math.isnan(measure(ESTIMATORS["DisARM"](), rare, enumerated(rare), 20_000).z)
     shift = torch.tensor([9.0, 0, 0, 0], dtype=torch.float64)
     assert measure(Known(truth.gradient + shift), problem, truth, 20_000).z < Z_LEVEL
@@ -122,7 +128,7 @@ def test_rare_units_are_not_judged() -> None:
 def test_a_unit_is_rare_by_its_own_law() -> None:
     """On `sparse`, h of NoisyRectifier is nonzero with Φ(-3.1) = 0.001: once in 1000 draws."""
     problem, unit = PROBLEMS["sparse"], UNITS['NoisyRectifier("gaussian")']()
-    seldom = Problem("", problem.logits[[1, 1, 1, 1]], problem.f)
+    seldom = GradientProblem("", problem.logits[[1, 1, 1, 1]], problem.f)
     assert math.isnan(measure(unit, seldom, own(unit, seldom), 1000).z)
     assert measure(unit, seldom, own(unit, seldom), 50_000).z < Z_LEVEL
 
@@ -136,7 +142,7 @@ def test_evaluations_are_those_declared(name: str) -> None:
 
 def test_a_name_is_a_class_or_a_call() -> None:
     def names(text: str) -> list[str]:
-        return [c.name for c in contestants(text, [2, 4])]
+        return [c.name for c in candidates_named(text, [2, 4])]
 
     assert names("RLOO") == ["RLOO(2)", "RLOO(4)"]
     assert names("RLOO(8)") == ["RLOO(8)"]
@@ -144,7 +150,7 @@ def test_a_name_is_a_class_or_a_call() -> None:
     assert names("REINFORCE('optimal')") == ['REINFORCE("optimal")']
     assert names("REINFORCE")[0] == "REINFORCE()"
     assert names("StraightThrough(sample=False)") == ["StraightThrough(sample=False)"]
-    assert contestants("RLOO(8)", [])[0].make().n_evals == 8
+    assert candidates_named("RLOO(8)", [])[0].make().n_evals == 8
 
 
 @pytest.mark.parametrize(
@@ -161,11 +167,11 @@ def test_a_name_is_a_class_or_a_call() -> None:
 )
 def test_what_is_no_estimator_is_refused_and_not_run(text: str, words: str) -> None:
     with pytest.raises(UnknownEstimatorError, match=words):
-        contestants(text, [2])
+        candidates_named(text, [2])
 
 
 def test_everybody_takes_part_by_default() -> None:
-    names = [c.name for c in everybody([2, 4])]
+    names = [c.name for c in all_candidates([2, 4])]
     assert len(names) == len(set(names))
     assert {name.partition("(")[0] for name in names} >= set(ESTIMATORS)
     assert {"RLOO(2)", "RLOO(4)"} <= set(names)
@@ -173,20 +179,20 @@ def test_everybody_takes_part_by_default() -> None:
 
 
 def test_a_relaxation_is_biased_for_the_binary_objective() -> None:
-    (concrete,) = contestants("BinaryConcrete", [2])
+    (concrete,) = candidates_named("BinaryConcrete", [2])
     assert not concrete.unbiased
     assert concrete.needs_relaxed
-    (rectifier,) = contestants("NoisyRectifier", [2])
+    (rectifier,) = candidates_named("NoisyRectifier", [2])
     assert rectifier.own_objective
 
 
 def test_unit_and_twin_are_measured_alike() -> None:
     """StochasticBinary goes through score_loss, REINFORCE through expectation: one estimator."""
-    played = play(PROBLEMS["smooth"], 'StochasticBinary("optimal")', 'REINFORCE("optimal")')
-    unit, twin = (row.measured for row in played.rows)
+    comparison = play(PROBLEMS["smooth"], 'StochasticBinary("optimal")', 'REINFORCE("optimal")')
+    unit, twin = (row.measured for row in comparison.rows)
     error = math.hypot(unit.variance_error, twin.variance_error)
     assert unit.variance == pytest.approx(twin.variance, abs=5 * error)
-    assert all(row.learns and row.unbiased for row in played.rows)
+    assert all(row.learns and row.unbiased for row in comparison.rows)
 
 
 def _counts(b: Tensor) -> Tensor:
@@ -194,12 +200,12 @@ def _counts(b: Tensor) -> Tensor:
 
 
 def test_without_a_gradient_those_that_need_it_are_left_out() -> None:
-    problem = Problem("a count", PROBLEMS["smooth"].logits, _counts)
+    problem = GradientProblem("a count", PROBLEMS["smooth"].logits, _counts)
     assert not has_gradient(problem)
     assert has_gradient(PROBLEMS["smooth"])
-    played = play(problem, *FEW, "NoisyRectifier")
-    assert [row.estimator for row in played.rows] == ["REINFORCE()", "RLOO(2)", "DisARM()"]
-    assert {each.why for each in played.left_out} == {"f has no gradient in b"}
+    comparison = play(problem, *FEW, "NoisyRectifier")
+    assert [row.estimator for row in comparison.rows] == ["REINFORCE()", "RLOO(2)", "DisARM()"]
+    assert {each.why for each in comparison.left_out} == {"f has no gradient in b"}
 
 
 def test_what_cannot_run_is_left_out_with_its_reason() -> None:
@@ -208,10 +214,10 @@ def test_what_cannot_run_is_left_out_with_its_reason() -> None:
             raise LookupError("b is neither 0 nor 1")
         return b.square().sum(-1)
 
-    many = Problem("", torch.zeros(24), only_binary)
-    played = play(many, "BinaryConcrete", "Exact", "Sigmoid", "DisARM")
-    assert [row.estimator for row in played.rows] == ["DisARM()"]
-    why = {each.estimator: each.why for each in played.left_out}
+    many = GradientProblem("", torch.zeros(24), only_binary)
+    comparison = play(many, "BinaryConcrete", "Exact", "Sigmoid", "DisARM")
+    assert [row.estimator for row in comparison.rows] == ["DisARM()"]
+    why = {each.estimator: each.why for each in comparison.left_out}
     assert "LookupError: b is neither 0 nor 1" in why["BinaryConcrete()"]
     assert "enumeration expected at most 20 units" in why["Exact()"]
     assert "its objective is its own" in why["Sigmoid()"]
@@ -220,7 +226,7 @@ def test_what_cannot_run_is_left_out_with_its_reason() -> None:
 def test_the_long_run_is_near_the_truth_and_knows_its_error() -> None:
     """E Σ_i c_i b_i + 3 has the gradient c p(1-p): known with any number of units."""
     c = torch.linspace(-1, 2, 24)
-    problem = Problem("", torch.linspace(-1, 1, 24), lambda b: (b * c).sum(-1) + 3)
+    problem = GradientProblem("", torch.linspace(-1, 1, 24), lambda b: (b * c).sum(-1) + 3)
     truth = long_run(named("REINFORCE()", "RLOO(2)", "StraightThrough"), problem, 2000, 0)
     p = torch.sigmoid(problem.logits.double())
     error = truth.gradient - c.double() * p * (1 - p)
@@ -230,30 +236,30 @@ def test_the_long_run_is_near_the_truth_and_knows_its_error() -> None:
     assert (error / truth.error).abs().max() > 0.5  # an error as large as it says
     fallback = long_run(named("StraightThrough"), problem, 1000, 0)
     assert "RLOO(4)" in fallback.how
-    steep = Problem("", problem.logits, lambda b: b.sqrt().sum(-1))  # no derivative at 0
+    steep = GradientProblem("", problem.logits, lambda b: b.sqrt().sum(-1))  # no derivative at 0
     assert "RLOO(2)" in long_run(named("DoubleCV(2)", "RLOO(2)"), steep, 100, 0).how
 
 
 def test_time_is_that_of_one_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison, "interleave", interleave)
-    monkeypatch.setattr(comparison, "_SECONDS", 0.05)
+    monkeypatch.setattr(comparing, "interleave", interleave)
+    monkeypatch.setattr(comparing, "_SECONDS", 0.05)
 
     def slow(b: Tensor) -> Tensor:
         time.sleep(0.01)
         return b.sum(-1)
 
-    (row,) = play(Problem("", torch.zeros(3), slow), "RLOO(2)").rows
+    (row,) = play(GradientProblem("", torch.zeros(3), slow), "RLOO(2)").rows
     assert 100 <= row.microseconds < 2000  # 10 ms for 100 gradients
     assert row.per_microsecond == row.measured.variance * row.microseconds
     assert row.per_evaluation == 2 * row.measured.variance
 
 
 def test_a_round_survives_json() -> None:
-    played = play(EXTREME["extreme"], "DisARM", "Exact", "REINFORCE()")
-    text = json.dumps(played.as_dict(), allow_nan=False)
-    again = Round.from_dict(json.loads(text))
-    assert again.as_dict() == played.as_dict()
-    assert math.isnan(again.rows[0].measured.z) == math.isnan(played.rows[0].measured.z)
+    comparison = play(EXTREME["extreme"], "DisARM", "Exact", "REINFORCE()")
+    text = json.dumps(comparison.as_dict(), allow_nan=False)
+    again = Comparison.from_dict(json.loads(text))
+    assert again.as_dict() == comparison.as_dict()
+    assert math.isnan(again.rows[0].measured.z) == math.isnan(comparison.rows[0].measured.z)
 
 
 def test_shares_of_a_gradient_that_is_zero_are_a_dash(tmp_path: Path) -> None:
@@ -285,7 +291,6 @@ def test_the_command_writes_tables_figures_and_json(tmp_path: Path) -> None:
     for word in (
         "smooth:",
         "quadratic:",
-        "measured 2/2: quadratic",
         str(rows),
         "within 50 evaluations",
     ):
@@ -296,13 +301,13 @@ def test_the_command_writes_tables_figures_and_json(tmp_path: Path) -> None:
     record = json.loads(rows.read_text())
     assert {"hardgate", "torch", "processor", "threads", "samples", "budget", "seed"} <= set(record)
     assert [r["problem"] for r in record["rounds"]] == ["smooth", "quadratic"]
-    for played in record["rounds"]:
-        assert len(played["rows"]) == len(FEW)
-        assert ": least variance at equal seconds among 4 unbiased" in played["recommendation"]
-        assert all(row["microseconds"] > 0 for row in played["rows"])
-        assert all(row["measured"]["draws"] >= 1000 for row in played["rows"])
+    for comparison in record["rounds"]:
+        assert len(comparison["rows"]) == len(FEW)
+        assert ": least variance at equal seconds among 4 unbiased" in comparison["recommendation"]
+        assert all(row["microseconds"] > 0 for row in comparison["rows"])
+        assert all(row["measured"]["draws"] >= 1000 for row in comparison["rows"])
     assert record["rounds"][0]["recommendation"].startswith("DoubleCV(2): ")
-    ordered = comparison_tables.ordered(comparison_tables.rounds_of(record)[0].rows)
+    ordered = comparison_tables.ordered(comparison_tables.comparisons_of(record)[0].rows)
     figures_ = [row.per_evaluation for row in ordered if row.unbiased]
     assert figures_ == sorted(figures_)
     positions = [flat.index(row.estimator) for row in ordered]
@@ -344,19 +349,19 @@ def test_a_bar_on_a_terminal_and_lines_elsewhere() -> None:
 def test_figures_show_what_was_measured(tmp_path: Path) -> None:
     from matplotlib import image
 
-    played = play(PROBLEMS["smooth"], *FEW)
-    for name, rounds in (("a", [played]), ("b", [played, played])):
-        for path in figures(rounds, tmp_path / f"{name}.png"):
+    comparison = play(PROBLEMS["smooth"], *FEW)
+    for name, comparisons in (("a", [comparison]), ("b", [comparison, comparison])):
+        for path in figures(comparisons, tmp_path / f"{name}.png"):
             pixels = image.imread(path)[..., :3]
             assert min(pixels.shape[:2]) > 200
             colours = np.unique((255 * pixels).astype(int) @ [1, 256, 65536])
             assert len(colours) > 50  # markers, lines and text, smoothed
     small, large = image.imread(tmp_path / "a.png"), image.imread(tmp_path / "b.png")
     assert large.shape[0] > small.shape[0]  # a row of panels for each problem
-    names = [r.estimator for r in front(played.rows, lambda r: r.measured.evals)]
+    names = [r.estimator for r in front(comparison.rows, lambda r: r.measured.evals)]
     assert names[-1] == "DoubleCV(2)"
     assert "RLOO(2)" not in names
-    empty = Round("x", "", 4, True, "", 1.0, [], [])
+    empty = Comparison("x", "", 4, True, "", 1.0, [], [])
     assert figures([empty], tmp_path / "none.png") == []
 
 

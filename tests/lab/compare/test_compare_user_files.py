@@ -12,14 +12,15 @@ from torch import Tensor
 from typer.testing import CliRunner, Result
 
 from hardgate_lab.cli import app
-from hardgate_lab.compare import comparison
-from hardgate_lab.compare.comparison import Round, contest
+from hardgate_lab.compare import comparison as comparing
+from hardgate_lab.compare.comparison import Comparison
+from hardgate_lab.compare.comparison import compare as steps_of
 from hardgate_lab.compare.comparison_figures import figures
 from hardgate_lab.compare.recommend import recommend
 from hardgate_lab.compare.user_problem import NotBinaryError, UserProblemError, load
-from hardgate_lab.rig.candidates import contestants
-from hardgate_lab.rig.problems import PROBLEMS, Problem
-from hardgate_lab.rig.timing import Run
+from hardgate_lab.rig.candidates import candidates_named
+from hardgate_lab.rig.problems import PROBLEMS, GradientProblem
+from hardgate_lab.rig.timing import Call
 from tests.support.paths import ROOT
 
 HEAD = "import torch\nlogits = torch.tensor([0.3, -0.7, 1.1, 0.2, 0.9, -0.5])\n"
@@ -29,12 +30,12 @@ HEAD = "import torch\nlogits = torch.tensor([0.3, -0.7, 1.1, 0.2, 0.9, -0.5])\n"
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everybody takes 10 µs per gradient; whoever is timed is also run."""
 
-    def interleave(runs: dict[str, Run], _: float) -> dict[str, float]:
+    def interleave(runs: dict[str, Call], _: float) -> dict[str, float]:
         for run in runs.values():
             run()
         return dict.fromkeys(runs, 1.0)
 
-    monkeypatch.setattr(comparison, "interleave", interleave)
+    monkeypatch.setattr(comparing, "interleave", interleave)
 
 
 def problem_of(folder: Path, f: str) -> Path:
@@ -50,14 +51,14 @@ def compare(problem: Path, *names: str, files: Path) -> Result:
     return CliRunner().invoke(app, command, env={"COLUMNS": "300"})
 
 
-def play(problem: Problem, *names: str) -> Round:
-    chosen = [c for name in names for c in contestants(name, [2])]
-    *_, (_, played) = contest("this", problem, chosen, 1000, 0)
-    assert played is not None
-    return played
+def play(problem: GradientProblem, *names: str) -> Comparison:
+    chosen = [c for name in names for c in candidates_named(name, [2])]
+    *_, (_, comparison) = steps_of("this", problem, chosen, 1000, 0)
+    assert comparison is not None
+    return comparison
 
 
-# --- everybody left out ---------------------------------------------------------------------
+# --- everybody left out -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -129,9 +130,9 @@ def test_only_those_who_ask_for_points_between_are_left_out(tmp_path: Path) -> N
     problem = load(path)
     with pytest.raises(NotBinaryError, match="not finite where b is not binary"):
         problem.f(torch.full((2, 6), 0.3))
-    played = play(problem, "BinaryConcrete", "RLOO")
-    assert [row.estimator for row in played.rows] == ["RLOO(2)"]
-    assert ["not finite where" in each.why for each in played.left_out] == [True]
+    comparison = play(problem, "BinaryConcrete", "RLOO")
+    assert [row.estimator for row in comparison.rows] == ["RLOO(2)"]
+    assert ["not finite where" in each.why for each in comparison.left_out] == [True]
 
 
 def test_an_error_of_the_problem_leaves_nobody_out(tmp_path: Path) -> None:
@@ -145,14 +146,14 @@ def test_a_gradient_that_is_not_finite_is_not_ranked(
     tried: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """√Σb has a value but no derivative at b = 0, one draw in 64: seen when tried, or later."""
-    monkeypatch.setattr(comparison, "BATCH", tried)
-    problem = Problem("", torch.zeros(6), lambda b: b.sum(-1).sqrt())
-    (straight,) = contestants("StraightThrough", [])
-    assert (comparison.refusal(straight, problem, True) is None) == (tried == 1)
-    played = play(problem, "StraightThrough", "DoubleCV(2)", "RLOO(2)")
-    assert [row.estimator for row in played.rows] == ["RLOO(2)"]
-    assert {each.why for each in played.left_out} == {comparison._NOT_FINITE}
-    assert recommend(played).startswith("RLOO(2)")
+    monkeypatch.setattr(comparing, "BATCH", tried)
+    problem = GradientProblem("", torch.zeros(6), lambda b: b.sum(-1).sqrt())
+    (straight,) = candidates_named("StraightThrough", [])
+    assert (comparing.refusal(straight, problem, True) is None) == (tried == 1)
+    comparison = play(problem, "StraightThrough", "DoubleCV(2)", "RLOO(2)")
+    assert [row.estimator for row in comparison.rows] == ["RLOO(2)"]
+    assert {each.why for each in comparison.left_out} == {comparing._NOT_FINITE}
+    assert recommend(comparison).startswith("RLOO(2)")
 
 
 # --- a gradient that is zero ----------------------------------------------------------------
@@ -165,28 +166,28 @@ def test_a_gradient_of_zero(offset: float, tmp_path: Path) -> None:
     def constant(b: Tensor) -> Tensor:
         return 0 * b.sum(-1) + offset
 
-    problem = Problem("", torch.tensor([0.3, -0.7, 1.1, 0.2, 0.9, -2.0]), constant)
-    played = play(problem, "REINFORCE", "RLOO", "Exact", "DisARM", "StraightThrough")
-    assert len(played.rows) == 7
-    assert not any(row.contradicts for row in played.rows)
-    assert "and zero: bias and error" in played.truth
-    for row in played.rows:
+    problem = GradientProblem("", torch.tensor([0.3, -0.7, 1.1, 0.2, 0.9, -2.0]), constant)
+    comparison = play(problem, "REINFORCE", "RLOO", "Exact", "DisARM", "StraightThrough")
+    assert len(comparison.rows) == 7
+    assert not any(row.contradicts for row in comparison.rows)
+    assert "and zero: bias and error" in comparison.truth
+    for row in comparison.rows:
         assert math.isnan(row.measured.bias)
-        assert math.isnan(row.error(100, played.scale))
-    assert json.loads(json.dumps(played.as_dict(), allow_nan=False))
-    assert "%" not in recommend(played)
+        assert math.isnan(row.error(100, comparison.scale))
+    assert json.loads(json.dumps(comparison.as_dict(), allow_nan=False))
+    assert "%" not in recommend(comparison)
     assert "nan" not in recommend(play(problem, "StraightThrough"))
-    assert len(figures([played], tmp_path / "zero.png")) == 2
+    assert len(figures([comparison], tmp_path / "zero.png")) == 2
 
 
 def test_a_small_gradient_is_none_of_zero() -> None:
     """Negative control: one part in a thousand of the loss, and a bias is still found."""
     smooth = PROBLEMS["smooth"]
-    small = Problem("", smooth.logits, lambda b: 1e-3 * smooth.f(b) + 1)
-    played = play(small, "RLOO", "StraightThrough")
-    assert "zero" not in played.truth
-    assert played.rows[1].measured.bias > 2 * played.rows[1].measured.noise
-    assert 0 < played.rows[0].error(100, played.scale) < math.inf
+    small = GradientProblem("", smooth.logits, lambda b: 1e-3 * smooth.f(b) + 1)
+    comparison = play(small, "RLOO", "StraightThrough")
+    assert "zero" not in comparison.truth
+    assert comparison.rows[1].measured.bias > 2 * comparison.rows[1].measured.noise
+    assert 0 < comparison.rows[0].error(100, comparison.scale) < math.inf
 
 
 # --- names, brackets, outputs -----------------------------------------------------------------
@@ -213,8 +214,8 @@ def test_files_of_one_name_are_two_problems(tmp_path: Path) -> None:
     outputs = [f"--figure={tmp_path / 'c.png'}", f"--json={tmp_path / 'c.json'}", "--samples=1000"]
     result = CliRunner().invoke(app, ["compare", *options, *outputs])
     assert result.exit_code == 0, result.output
-    rounds = json.loads((tmp_path / "c.json").read_text())["rounds"]
-    assert [r["problem"] for r in rounds] == ["mine", str(paths[1]), str(paths[2]), "smooth"]
+    comparisons = json.loads((tmp_path / "c.json").read_text())["rounds"]
+    assert [r["problem"] for r in comparisons] == ["mine", str(paths[1]), str(paths[2]), "smooth"]
 
 
 @pytest.mark.parametrize("command", ["compare", "toy"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from hardgate_lab.compare.comparison import Round, Row
+from hardgate_lab.compare.comparison import Comparison, Row
 from hardgate_lab.compare.recommend import recommend
 from hardgate_lab.rig.measure import Measurement
 
@@ -32,7 +32,7 @@ def row(name: str, variance: float = 1.0, **changes: object) -> Row:
 
 
 def said(*rows: Row, scale: float = 1.0, units: int = 30) -> str:
-    return recommend(Round("p", "about", units, True, "known", scale, list(rows), []))
+    return recommend(Comparison("p", "about", units, True, "known", scale, list(rows), []))
 
 
 def test_the_least_variance_at_equal_seconds_with_its_reason() -> None:

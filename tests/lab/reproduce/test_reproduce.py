@@ -14,15 +14,15 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from hardgate_lab.reproduce import record
+from hardgate_lab.reproduce import row_record
 from hardgate_lab.reproduce.evaluate import Evaluation
-from hardgate_lab.reproduce.record import MismatchError
 from hardgate_lab.reproduce.settings import ROWS, settings_of
 from hardgate_lab.reproduce.train import DivergedError, Job, train
-from hardgate_lab.reproduce.training_state import Run
+from hardgate_lab.reproduce.training_state import TrainingState
 from hardgate_lab.rig import checkpoint
 from hardgate_lab.rig.checkpoint import SaveError
-from hardgate_lab.rig.images import Split
+from hardgate_lab.rig.mnist import Split
+from hardgate_lab.rig.same_run import MismatchError
 from tests.support.tiny_runs import SMALL, dataset, job, run, same_ends
 
 # What exercises every kind of hidden state: baselines, adaptive λ, momentum, averaged weights.
@@ -100,7 +100,7 @@ def test_a_step_takes_the_gradient_of_the_worst_weights_near_by() -> None:
     torch.manual_seed(0)
     data, rho, lr = dataset(), 0.5, 0.1
     plain = {"input_dropout": 0.0, "hidden_dropout": 0.0, "max_norm": 0.0}
-    run = Run(settings_of("dense", "quick", {**SMALL, **plain, "rho": rho}), data.train)
+    run = TrainingState(settings_of("dense", "quick", {**SMALL, **plain, "rho": rho}), data.train)
     weights = list(run.model.parameters())
 
     def gradients() -> list[Tensor]:
@@ -137,7 +137,7 @@ def test_the_test_set_is_read_once_and_last(
 ) -> None:
     data, order = dataset(), list[str]()
     names = {id(data.train): "train", id(data.valid): "valid", id(data.test): "test"}
-    for module in (record, train.__globals__):
+    for module in (row_record, train.__globals__):
         place = module if isinstance(module, dict) else module.__dict__
         evaluate = place["evaluate"]
 
@@ -175,12 +175,12 @@ class InterruptError(Exception):
 
 
 def interrupted(job: Job, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run a job, and stop it after so many steps."""
-    from hardgate_lab.reproduce.training_state import Run
+    """TrainingState a job, and stop it after so many steps."""
+    from hardgate_lab.reproduce.training_state import TrainingState
 
-    step, done = Run.step, 0
+    step, done = TrainingState.step, 0
 
-    def counted(self: Run) -> None:
+    def counted(self: TrainingState) -> None:
         nonlocal done
         if done == steps:
             raise InterruptError
@@ -188,7 +188,7 @@ def interrupted(job: Job, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
         step(self)
 
     with monkeypatch.context() as patch, pytest.raises(InterruptError):  # noqa: PT012
-        patch.setattr(Run, "step", counted)
+        patch.setattr(TrainingState, "step", counted)
         run(job)
 
 
@@ -269,7 +269,7 @@ def test_other_threads_are_refused_with_the_option_that_sets_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupted(job(tmp_path), 20, monkeypatch)
-    with pytest.raises(MismatchError, match=r"threads 1 → 2\. Give --jobs as before to carry on"):
+    with pytest.raises(MismatchError, match=r"threads 1 → 2\. To continue it, give the same"):
         run(replace(job(tmp_path), threads=2))
     with pytest.raises(MismatchError) as error:
         run(job(tmp_path, lr=0.2))

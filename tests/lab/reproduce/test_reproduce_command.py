@@ -19,12 +19,13 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from hardgate_lab.cli import app
-from hardgate_lab.reproduce import session
-from hardgate_lab.reproduce.display import Plain, Watch
+from hardgate_lab.reproduce import run_rows
+from hardgate_lab.reproduce.row_display import RowLines, RowTable
 from hardgate_lab.reproduce.settings import PAPER_ROWS, ROWS
 from hardgate_lab.reproduce.table import COLUMNS, markdown, rich_table
-from hardgate_lab.reproduce.train import Job, Progress
+from hardgate_lab.reproduce.train import Job, RowProgress
 from hardgate_lab.reproduce.workers import Source, Watcher
+from hardgate_lab.rig import lock as locking
 from hardgate_lab.rig.checkpoint import SaveError
 from hardgate_lab.rig.lock import LockedError, lock
 from tests.support.tiny_runs import command, files, finish, job, same_ends, start
@@ -122,12 +123,12 @@ def test_data_that_are_not_there_are_refused_before_anything_runs(tmp_path: Path
 
 
 def test_fresh_starts_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hardgate_lab.reproduce.session import discard, plan
+    from hardgate_lab.reproduce.run_rows import plan
 
     (job_,) = plan(["sigmoid"], [0], "quick", {}, tmp_path, "mnist", 2)
     job_.folder.mkdir(parents=True)
     (job_.folder / "record.json").write_text("{}")
-    discard([job_])
+    locking.remove([job_.folder])
     assert not job_.folder.exists()
 
 
@@ -141,12 +142,12 @@ def test_fresh_removes_nothing_before_the_data_are_there(tmp_path: Path) -> None
 
 
 def test_fresh_removes_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "lock", partial(lock, patience=0.0))
-    jobs = session.plan(["sigmoid"], [0, 1], "quick", {}, tmp_path, "mnist", 2)
+    monkeypatch.setattr(locking, "lock", partial(lock, patience=0.0))
+    jobs = run_rows.plan(["sigmoid"], [0, 1], "quick", {}, tmp_path, "mnist", 2)
     for each in jobs:
         each.folder.mkdir(parents=True)
     with lock(jobs[1].folder), pytest.raises(LockedError, match="sigmoid-1 is in use"):
-        session.discard(jobs)
+        locking.remove(each.folder for each in jobs)
     assert all(each.folder.exists() for each in jobs)
 
     def busy(folder: Path) -> None:
@@ -154,7 +155,7 @@ def test_fresh_removes_all_or_nothing(tmp_path: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(shutil, "rmtree", busy)
     with pytest.raises(SaveError, match=r"cannot remove .*sigmoid-0: Device.*--out"):
-        session.discard(jobs)
+        locking.remove(each.folder for each in jobs)
 
 
 # The end of the command
@@ -169,17 +170,17 @@ def ended(
     **options: Any,
 ) -> tuple[str, Watcher]:
     """What `reproduce` prints on a row that ends so, and what was told about it."""
-    jobs = session.plan(["sigmoid"], [0], "quick", {}, out, "mnist", 2)
+    jobs = run_rows.plan(["sigmoid"], [0], "quick", {}, out, "mnist", 2)
     told: list[Watcher] = []
 
     def run_jobs(jobs: list[Job], width: int, source: Source, watcher: Watcher) -> None:
         told.append(watcher)
         how(jobs[0], watcher)
 
-    monkeypatch.setattr(session, "run_jobs", run_jobs)
+    monkeypatch.setattr(run_rows, "run_jobs", run_jobs)
     given = {"json_file": None, **options}
     with console.capture() as capture:
-        session.reproduce(jobs, 1, Source("mnist", data), console=console, **given)
+        run_rows.reproduce(jobs, 1, Source("mnist", data), console=console, **given)
     return capture.get(), told[0]
 
 
@@ -207,7 +208,7 @@ def test_ctrl_c_after_fresh_says_to_leave_it_out(
         assert ("The same command without --fresh carries on" in text) == fresh
 
 
-@pytest.mark.parametrize(("terminal", "kind"), [("dumb", Plain), ("xterm", Watch)])
+@pytest.mark.parametrize(("terminal", "kind"), [("dumb", RowLines), ("xterm", RowTable)])
 def test_a_terminal_that_cannot_move_gets_lines(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, terminal: str, kind: type
 ) -> None:
@@ -224,11 +225,11 @@ def test_the_list_goes_into_links_and_pipes(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     handle = os.open(pipe, os.O_RDWR)
     for path in (link, pipe):
-        session._write_list(path, [{"row": "sigmoid"}])
+        run_rows._write_list(path, [{"row": "sigmoid"}])
     assert link.is_symlink()
     assert json.loads(plain.read_text()) == json.loads(os.read(handle, 999)) == [{"row": "sigmoid"}]
     os.close(handle)
-    session._write_list(plain, [])
+    run_rows._write_list(plain, [])
     assert json.loads(plain.read_text()) == []
 
 
@@ -277,13 +278,13 @@ def test_the_display_shows_each_row(tmp_path: Path) -> None:
     jobs = [job(tmp_path, row, target=0.1) for row in PAPER_ROWS]
     console = Console(width=110, force_terminal=True)
     nan = float("nan")
-    with console.capture() as capture, Watch(console, jobs) as watch:
-        watch.progress(jobs[0], Progress(0.5, 3, 0.7, nan, nan, nan, nan, 62.0))
-        watch.progress(jobs[1], Progress(1.5, 3, 0.5, 2.5, 2.4, 0.104, 1e-3, 3723.0))
+    with console.capture() as capture, (watch := RowTable(console, jobs)).shown():
+        watch.progress(jobs[0], RowProgress(0.5, 3, 0.7, nan, nan, nan, nan, 62.0))
+        watch.progress(jobs[1], RowProgress(1.5, 3, 0.5, 2.5, 2.4, 0.104, 1e-3, 3723.0))
         watch.failed(jobs[2], "no luck")
         curves = {"valid_error": [2.0]}
         watch.done(jobs[3], row_record(PAPER_ROWS[3], epochs=3, best_epoch=2, curves=curves))
-        text = printed(watch._table(), width=110)
+        text = printed(watch.live.table(), width=110)
     for words in (
         "1/3",
         "2/3",
@@ -302,10 +303,10 @@ def test_the_display_shows_each_row(tmp_path: Path) -> None:
 
 def test_plain_lines_come_once_per_epoch(tmp_path: Path) -> None:
     console = Console(width=110)
-    plain, one = Plain(console), job(tmp_path)
+    plain, one = RowLines(console), job(tmp_path)
     with console.capture() as capture:
         for epoch in (0.0, 0.4, 1.0, 1.5, 2.0):
-            plain.progress(one, Progress(epoch, 3, 0.5, 2.5, 2.4, 0.104, 1e-3, 60.0))
+            plain.progress(one, RowProgress(epoch, 3, 0.5, 2.5, 2.4, 0.104, 1e-3, 60.0))
     first, second = capture.get().splitlines()
     assert first.startswith("straight_through: epoch 1/3, loss 0.5000, valid 2.50 % (best 2.40)")
     assert "epoch 2/3" in second

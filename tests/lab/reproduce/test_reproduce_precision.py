@@ -13,7 +13,7 @@ from torch import Tensor
 from hardgate import functional
 from hardgate_lab.reproduce.network import Dense, Gated
 from hardgate_lab.reproduce.settings import Settings, SettingsError, change
-from hardgate_lab.reproduce.training_state import Run
+from hardgate_lab.reproduce.training_state import TrainingState
 from tests.support.tiny_runs import dataset, job, run
 
 ROWS = ("straight_through", "noisy_rectifier", "stochastic_binary", "dense")
@@ -30,7 +30,7 @@ def passes(row: str, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> dict[st
 
     monkeypatch.setattr(functional, "conditional_mlp", watched)
     torch.manual_seed(0)
-    model = Run(job(Path(), row, **changes).settings, data.train).model
+    model = TrainingState(job(Path(), row, **changes).settings, data.train).model
     if isinstance(model, Gated):
         unit = model.layer.gater.unit
         unit.register_forward_hook(lambda unit, args, h: seen["unit"].add((args[0].dtype, h.dtype)))

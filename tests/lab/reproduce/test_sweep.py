@@ -20,7 +20,7 @@ from hardgate_lab.reproduce.settings import ROWS, change, settings_of
 from hardgate_lab.reproduce.sweep.space import command, space, start, suggest
 from hardgate_lab.reproduce.sweep.study import Sweep, SweepError, finished, open_study, work
 from hardgate_lab.reproduce.sweep.sweep_command import _print
-from hardgate_lab.rig import images
+from hardgate_lab.rig import mnist
 from tests.support import tiny_runs
 
 FIXED = ("hidden=40", "bottleneck=8", "batch=16", "average=0")
@@ -122,7 +122,7 @@ def test_every_row_has_a_space_that_holds_its_own_settings(row: str) -> None:
 
 
 def test_the_test_images_are_never_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = images.load("mnist", folder / "data", say=lambda message: None)
+    real = mnist.load("mnist", folder / "data", say=lambda message: None)
 
     class Forbidden:
         def __getattr__(self, name: str) -> object:

@@ -18,9 +18,10 @@ from typer.testing import CliRunner
 
 from hardgate_lab.cli import app
 from hardgate_lab.reproduce.data_parallel import Share
-from hardgate_lab.reproduce.record import MismatchError, check_same
+from hardgate_lab.reproduce.row_record import check_same_row
 from hardgate_lab.reproduce.torchrun import _ENDED
-from hardgate_lab.rig.images import load
+from hardgate_lab.rig.mnist import load
+from hardgate_lab.rig.same_run import MismatchError
 from tests.support import torchrun_rows
 from tests.support.tiny_runs import command, files, finish, job, run, start
 
@@ -167,11 +168,11 @@ def test_what_processes_cannot_do_together(args: list[str], words: str) -> None:
 
 def test_threads_count_for_one_process_alone(tmp_path: Path) -> None:
     alone = {"threads": 1, "processes": 1, "settings": {}}
-    check_same({**alone, "processes": 2}, {**alone, "threads": 2}, tmp_path)
-    check_same(alone, {**alone, "threads": 2, "processes": 4}, tmp_path)
-    check_same({"threads": 1, "settings": {}}, alone, tmp_path)  # of an earlier version
+    check_same_row({**alone, "processes": 2}, {**alone, "threads": 2}, tmp_path)
+    check_same_row(alone, {**alone, "threads": 2, "processes": 4}, tmp_path)
+    check_same_row({"threads": 1, "settings": {}}, alone, tmp_path)  # of an earlier version
     with pytest.raises(MismatchError, match="threads 1 → 2"):
-        check_same(alone, {**alone, "threads": 2}, tmp_path)
+        check_same_row(alone, {**alone, "threads": 2}, tmp_path)
 
 
 # What ends a job

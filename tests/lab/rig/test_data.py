@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from hardgate_lab.rig import download
-from hardgate_lab.rig import images as data
+from hardgate_lab.rig import mnist as data
 from hardgate_lab.rig.download import Mirror
 from hardgate_lab.rig.idx import DataError
-from hardgate_lab.rig.images import load
+from hardgate_lab.rig.mnist import load
 from tests.support.paths import ROOT
 from tests.support.tiny_mnist import CONTENT, NAMES, TINY, Server, fill, header, images, labels
 
@@ -232,7 +232,7 @@ def test_a_full_disk_leaves_nothing_partial(
 CHILD = """
 import json, os, sys, time
 from hardgate.reproduce import download
-from hardgate_lab.rig.images import load
+from hardgate_lab.rig.mnist import load
 url, how, files = sys.argv[1:]
 download.FILES = tuple(download.File(n, s, tuple(item)) for n, s, item in json.loads(files))
 download.SOURCES = (download.Mirror(url),)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from hardgate import exact_expectation
 from hardgate_lab.cli import app
-from hardgate_lab.rig.candidates import contestants
+from hardgate_lab.rig.candidates import candidates_named
 from hardgate_lab.toy import toy_tables
 from hardgate_lab.toy.toy_problem import PUBLISHED, Curve, Toy, ascend, takes_part
 from tests.support.paths import ROOT
@@ -26,8 +26,8 @@ def committed() -> dict[str, Any]:
 
 
 def climb(name: str, toy: Toy) -> Curve:
-    (contestant,) = contestants(name, [2])
-    return ascend(contestant, toy, [0])
+    (candidate,) = candidates_named(name, [2])
+    return ascend(candidate, toy, [0])
 
 
 def test_the_objective_is_exact() -> None:
@@ -54,9 +54,11 @@ def test_everybody_has_the_same_evaluations() -> None:
     one, two = (climb("REINFORCE()", Toy(evals=k, steps=1, draws=4000)) for k in (1, 2))
     assert one.variance[0] / two.variance[0] == pytest.approx(2, rel=0.1)
     toy = Toy()
-    fits = {n: takes_part(contestants(n, [2])[0], toy) for n in ("RLOO", "Exact", "UGC", "ARM")}
+    fits = {
+        n: takes_part(candidates_named(n, [2])[0], toy) for n in ("RLOO", "Exact", "UGC", "ARM")
+    }
     assert fits == {"RLOO": True, "Exact": False, "UGC": False, "ARM": True}
-    assert not takes_part(contestants("NoisyRectifier", [2])[0], toy)
+    assert not takes_part(candidates_named("NoisyRectifier", [2])[0], toy)
 
 
 def test_looking_leaves_the_estimator_as_it_was() -> None:

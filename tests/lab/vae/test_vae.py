@@ -25,15 +25,15 @@ from hardgate_lab.rig.candidates import UnknownEstimatorError
 from hardgate_lab.rig.idx import DataError
 from hardgate_lab.vae import vae_data, vae_table, variance_table
 from hardgate_lab.vae.autoencoder import BernoulliVAE
-from hardgate_lab.vae.cost import milliseconds
 from hardgate_lab.vae.elbo import elbo
-from hardgate_lab.vae.vae_candidates import MOST_EVALS, QUICK, n_evals, rivals
+from hardgate_lab.vae.gradient_variance import spread
+from hardgate_lab.vae.step_time import milliseconds
+from hardgate_lab.vae.take_turns import Budget, train
+from hardgate_lab.vae.vae_candidates import MOST_EVALS, QUICK, n_evals, trainable
 from hardgate_lab.vae.vae_data import PACKED, SEED, TEXT, load
 from hardgate_lab.vae.vae_record import make_record
-from hardgate_lab.vae.vae_run import Run, Settings
+from hardgate_lab.vae.vae_run import VaeRun, VaeSettings
 from hardgate_lab.vae.vae_table import Common, at, markdown
-from hardgate_lab.vae.vae_train import Budget, train
-from hardgate_lab.vae.variance import spread
 from tests.support import tiny_digits, tiny_runs
 from tests.support.paths import ROOT
 from tests.support.statistics import Z_LEVEL, Z_WRONG, largest_z
@@ -139,14 +139,14 @@ def test_the_variance_is_that_of_enumeration() -> None:
 
 
 def test_all_means_every_estimator_of_few_evaluations() -> None:
-    found = rivals(["all"])
+    found = trainable(["all"])
     few = {
         name
         for name, cls in ESTIMATORS.items()
         if isinstance(cls().n_evals, int) and int(cls().n_evals) <= MOST_EVALS
     }
-    assert few <= {type(rival.make()).__name__ for rival in found.values()}
-    assert all(n_evals(rival.make()) <= MOST_EVALS for rival in found.values())
+    assert few <= {type(candidate.make()).__name__ for candidate in found.values()}
+    assert all(n_evals(candidate.make()) <= MOST_EVALS for candidate in found.values())
     assert "DoubleCV(2, per_unit=True)" in found
     assert set(QUICK) <= set(found)
 
@@ -163,7 +163,7 @@ def test_all_means_every_estimator_of_few_evaluations() -> None:
 )
 def test_who_cannot_take_part_is_told_why(text: str, words: str) -> None:
     with pytest.raises(UnknownEstimatorError, match=re.escape(words)):
-        rivals([text])
+        trainable([text])
 
 
 # Data
@@ -262,21 +262,21 @@ class Silent:
     def __init__(self) -> None:
         self.failures: dict[str, str] = {}
 
-    def progress(self, run: Run, step: int) -> None:
+    def progress(self, run: VaeRun, step: int) -> None:
         pass
 
-    def point(self, run: Run) -> None:
+    def point(self, run: VaeRun) -> None:
         pass
 
-    def failed(self, run: Run, message: str) -> None:
+    def failed(self, run: VaeRun, message: str) -> None:
         self.failures[run.settings.estimator] = message
 
     def say(self, message: str) -> None:
         pass
 
 
-def tiny(name: str, lr: float = 0.01) -> Settings:
-    return Settings(name, units=8, batch=20, lr=lr, every=20)
+def tiny(name: str, lr: float = 0.01) -> VaeSettings:
+    return VaeSettings(name, units=8, batch=20, lr=lr, every=20)
 
 
 def test_runs_learn_and_do_not_depend_on_who_else_takes_turns(tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_a_run_that_diverges_is_given_up_and_the_others_go_on(tmp_path: Path) ->
     assert "not finite by step 20" in watcher.failures["DisARM()"]
 
 
-def trained(settings: list[Settings], steps: int, out: Path) -> list[dict[str, Any]]:
+def trained(settings: list[VaeSettings], steps: int, out: Path) -> list[dict[str, Any]]:
     runs = train(dict.fromkeys(settings, steps), tiny_digits.digits(), out, Silent())
     return [make_record(run, 1.0) for run in runs.values()]
 

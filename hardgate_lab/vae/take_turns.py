@@ -1,11 +1,9 @@
-"""The runs of several estimators, taking turns in one process."""
+"""Train with several estimators in one process, taking turns."""
 
 from __future__ import annotations
 
 import math
-import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -13,10 +11,10 @@ from typing import Protocol
 import torch
 
 from hardgate_lab.rig import checkpoint
-from hardgate_lab.rig.lock import lock
+from hardgate_lab.rig.lock import locks, remove
 from hardgate_lab.vae.vae_candidates import slug
 from hardgate_lab.vae.vae_data import Digits
-from hardgate_lab.vae.vae_run import DivergedError, Run, Settings
+from hardgate_lab.vae.vae_run import DivergedError, VaeRun, VaeSettings
 
 SNAPSHOT = "weights-{:06d}.safetensors"
 VARIANCE = "variance.json"
@@ -35,15 +33,15 @@ class Budget:
 
 
 class Watcher(Protocol):
-    """Whoever is told how the runs go."""
+    """Told what the runs do."""
 
-    def progress(self, run: Run, step: int) -> None:
+    def progress(self, run: VaeRun, step: int) -> None:
         """A run is at this step."""
 
-    def point(self, run: Run) -> None:
+    def point(self, run: VaeRun) -> None:
         """The curve of a run has a new point."""
 
-    def failed(self, run: Run, message: str) -> None:
+    def failed(self, run: VaeRun, message: str) -> None:
         """A run is given up."""
 
     def say(self, message: str) -> None:
@@ -51,12 +49,12 @@ class Watcher(Protocol):
 
 
 def train(
-    limits: Mapping[Settings, int], data: Digits, out: Path, watcher: Watcher
-) -> dict[str, Run]:
+    limits: Mapping[VaeSettings, int], data: Digits, out: Path, watcher: Watcher
+) -> dict[str, VaeRun]:
     """Train every run to its limit, in turns of `every` steps, with one thread.
 
-    Killed at any time, the same call carries on and ends with the same bits; with a larger limit,
-    it carries on from where it ended.
+    If it is killed at any time, the same call continues and ends with the same bits. With a larger
+    limit, it continues where it ended.
 
     Args:
         limits: the steps of each run, by its settings.
@@ -68,10 +66,11 @@ def train(
         the runs that did not diverge, by the estimator's code.
     """
     torch.set_num_threads(1)
-    with _locked(out / slug(each.estimator) for each in limits):
-        runs = {each.estimator: Run(each, data) for each in limits}
+    with locks(out / slug(each.estimator) for each in limits):
+        runs = {each.estimator: VaeRun(each, data) for each in limits}
         for name, run in runs.items():
             run.resume(out / slug(name), watcher.say)
+            watcher.progress(run, run.steps)
         for run in _turns(runs, limits):
             _turn(run, runs, out, watcher)
     return runs
@@ -82,30 +81,19 @@ def snapshots(folder: Path) -> list[int]:
     return sorted(int(path.stem.partition("-")[2]) for path in folder.glob("weights-*.safetensors"))
 
 
-def discard(settings: Sequence[Settings], out: Path) -> None:
+def discard(settings: Sequence[VaeSettings], out: Path) -> None:
     """`--fresh`: remove what earlier runs left, and what was measured on their models."""
+    remove(out / slug(each.estimator) for each in settings)
     (out / VARIANCE).unlink(missing_ok=True)
-    for folder in (out / slug(each.estimator) for each in settings):
-        if folder.exists():
-            with lock(folder):
-                shutil.rmtree(folder)
 
 
-@contextmanager
-def _locked(folders: Iterable[Path]) -> Iterator[None]:
-    with ExitStack() as stack:
-        for folder in folders:
-            stack.enter_context(lock(folder))
-        yield
-
-
-def _turns(runs: Mapping[str, Run], limits: Mapping[Settings, int]) -> Iterator[Run]:
-    """The run that is furthest behind, until all are at their limits."""
+def _turns(runs: Mapping[str, VaeRun], limits: Mapping[VaeSettings, int]) -> Iterator[VaeRun]:
+    """Always the run that has done the fewest steps, until all are at their limits."""
     while waiting := [run for run in runs.values() if run.steps < limits[run.settings]]:
         yield min(waiting, key=lambda run: run.steps)
 
 
-def _turn(run: Run, runs: dict[str, Run], out: Path, watcher: Watcher) -> None:
+def _turn(run: VaeRun, runs: dict[str, VaeRun], out: Path, watcher: Watcher) -> None:
     name = run.settings.estimator
     try:
         run.advance(lambda step: watcher.progress(run, step))
@@ -117,7 +105,7 @@ def _turn(run: Run, runs: dict[str, Run], out: Path, watcher: Watcher) -> None:
     watcher.point(run)
 
 
-def _keep(folder: Path, run: Run) -> None:
+def _keep(folder: Path, run: VaeRun) -> None:
     """A checkpoint; and the weights for good whenever the steps have doubled."""
     points = len(run.curve["step"])
     if points & (points - 1) == 0:

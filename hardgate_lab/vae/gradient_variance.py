@@ -14,12 +14,12 @@ from torch import Tensor
 
 from hardgate.estimators import Estimator, expectation
 from hardgate.units import Unit
-from hardgate_lab.rig.candidates import Contestant
+from hardgate_lab.rig.candidates import Candidate
 from hardgate_lab.rig.idx import DataError
 from hardgate_lab.vae.autoencoder import BernoulliVAE
+from hardgate_lab.vae.take_turns import SNAPSHOT, snapshots
 from hardgate_lab.vae.vae_candidates import n_evals
 from hardgate_lab.vae.vae_data import Digits
-from hardgate_lab.vae.vae_train import SNAPSHOT, snapshots
 
 _BATCH = 100
 _IMAGES = 100  # the fixed images, in minibatches
@@ -46,7 +46,7 @@ class Spread:
 
 
 def along(
-    trajectory: Path, units: int, rival: Contestant, data: Digits, seed: int
+    trajectory: Path, units: int, candidate: Candidate, data: Digits, seed: int
 ) -> Iterator[tuple[int, Spread]]:
     """The spread at each step whose weights the trajectory has kept.
 
@@ -56,16 +56,16 @@ def along(
     Args:
         trajectory: the folder of a run.
         units: D.
-        rival: measured on the models of the trajectory, which it does not move.
+        candidate: measured on the models of the trajectory, which it does not move.
         data: whose first training images are the fixed minibatches.
         seed: of the draws.
     """
     torch.manual_seed(seed)
-    made = rival.make()
+    made = candidate.make()
     model = BernoulliVAE(data.train.float().mean(0), units).requires_grad_(False)
     for step in snapshots(trajectory):
         model.load_state_dict(_weights(trajectory / SNAPSHOT.format(step)))
-        if rival.learns:
+        if candidate.learns:
             _learn(made, model, data.train)
         yield step, spread(made, model, data.train[:_IMAGES].float())
 
@@ -121,32 +121,32 @@ Tell = Callable[[str, int], None]
 def measure(
     trajectory: Path,
     units: int,
-    chosen: dict[str, Contestant],
+    chosen: dict[str, Candidate],
     data: Digits,
     seed: int,
     tell: Tell,
 ) -> list[dict[str, Any]]:
-    """The rows of `variance.json`: one for each rival and step.
+    """The rows of `variance.json`: one for each candidate and step.
 
     Args:
         trajectory: see `along`.
         units: D.
-        chosen: the rivals.
+        chosen: the candidates.
         data: see `along`.
         seed: of the draws.
-        tell: given the rival and the step that is done.
+        tell: given the candidate and the step that is done.
     """
     rows = []
-    for name, rival in chosen.items():
-        for step, found in along(trajectory, units, rival, data, seed):
-            facts = {"unbiased": _unbiased(rival), "n_evals": n_evals(rival.make())}
+    for name, candidate in chosen.items():
+        for step, found in along(trajectory, units, candidate, data, seed):
+            facts = {"unbiased": _unbiased(candidate), "n_evals": n_evals(candidate.make())}
             rows.append({"estimator": name, "step": step, **facts, **_rounded(found)})
             tell(name, step)
     return rows
 
 
-def _unbiased(rival: Contestant) -> bool:
-    return isinstance(rival.make(), Estimator) and rival.unbiased
+def _unbiased(candidate: Candidate) -> bool:
+    return isinstance(candidate.make(), Estimator) and candidate.unbiased
 
 
 def _rounded(found: Spread) -> dict[str, float]:

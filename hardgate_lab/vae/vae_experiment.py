@@ -1,49 +1,43 @@
-"""`hardgate vae`: train the rivals, measure their variance on one trajectory, show both."""
+"""`hardgate vae`: train with each candidate, measure the variances on one run, show both."""
 
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from hardgate_lab.reproduce.record import MismatchError
 from hardgate_lab.rig import checkpoint
-from hardgate_lab.rig.candidates import Contestant
-from hardgate_lab.rig.checkpoint import SaveError
-from hardgate_lab.rig.idx import DataError
-from hardgate_lab.rig.lock import LockedError
+from hardgate_lab.rig.candidates import Candidate
 from hardgate_lab.rig.machine import processor, versions
+from hardgate_lab.rig.progress import Bar, say
 from hardgate_lab.vae import vae_table
-from hardgate_lab.vae.cost import milliseconds
+from hardgate_lab.vae.gradient_variance import METHOD, measure
+from hardgate_lab.vae.step_time import milliseconds
+from hardgate_lab.vae.take_turns import VARIANCE, Budget, snapshots, train
 from hardgate_lab.vae.vae_candidates import slug
 from hardgate_lab.vae.vae_data import Digits
-from hardgate_lab.vae.vae_display import Plain, Watch
+from hardgate_lab.vae.vae_display import VaeLines, VaeTable
 from hardgate_lab.vae.vae_figures import figures
 from hardgate_lab.vae.vae_record import RECORD, make_record, name_of
-from hardgate_lab.vae.vae_run import Settings
-from hardgate_lab.vae.vae_train import VARIANCE, Budget, snapshots, train
-from hardgate_lab.vae.variance import METHOD, measure
-
-REFUSALS = (SaveError, DataError, LockedError, MismatchError)  # the message says what to do
+from hardgate_lab.vae.vae_run import VaeSettings
 
 
 @dataclass(frozen=True)
-class Plan:
+class VaePlan:
     """What to train and measure, how far, and where it goes."""
 
-    measured: dict[str, Contestant]  # their variance; those that are trained are among them
-    settings: tuple[Settings, ...]
+    measured: dict[str, Candidate]  # their variance; those that are trained are among them
+    settings: tuple[VaeSettings, ...]
     budget: Budget
     out: Path
     figures: Path
     records: Path | None
 
 
-def vae(plan: Plan, data: Digits, console: Console) -> int:
+def vae(plan: VaePlan, data: Digits, console: Console) -> int:
     """Train, measure, show.
 
     Args:
@@ -54,42 +48,46 @@ def vae(plan: Plan, data: Digits, console: Console) -> int:
     Returns:
         the exit code: 0, 1 if a run failed, 130 after Ctrl-C.
     """
-    cost = milliseconds(plan.settings, data)
-    limits = {each: plan.budget.steps_of(cost[each.estimator]) for each in plan.settings}
-    watch = Watch(console, limits) if console.is_terminal else None
-    display = watch or Plain(console, limits)
-    display.say(f"data: {data.label}")
+    say(console, f"data: {data.label}")
+    with console.status("timing a training step of each estimator"):
+        times = milliseconds(plan.settings, data)
+    limits = {each: plan.budget.steps_of(times[each.estimator]) for each in plan.settings}
+    display = (VaeTable if console.is_terminal else VaeLines)(console, limits, times)
     try:
-        with watch or nullcontext():
+        with display.shown():
             runs = train(limits, data, plan.out, display)
-        records = [make_record(run, cost[name]) for name, run in runs.items()]
-        variance = _variance(plan, data, display)
+        records = [make_record(run, times[name]) for name, run in runs.items()]
+        variance = _variance(plan, data, console)
     except KeyboardInterrupt:
-        display.say("Stopped. The same command carries on from each run's last checkpoint.")
+        say(console, "Stopped. The same command carries on from each run's last checkpoint.")
         return 130
     if records:
         console.print(vae_table.rich_table(records, variance["rows"]))
         written = figures(records, variance["rows"], plan.figures)
         written += _write_records(plan, records, variance)
-        display.say(f"→ {', '.join(map(str, [plan.out, *written]))}")
+        say(console, f"→ {', '.join(map(str, [plan.out, *written]))}")
     return int(bool(display.failures))
 
 
-def _variance(plan: Plan, data: Digits, display: Plain) -> dict[str, Any]:
-    """Along the path of the first rival; measured once for the same models and rivals."""
+def _variance(plan: VaePlan, data: Digits, console: Console) -> dict[str, Any]:
+    """Along the path of the first candidate; measured once for the same models and trainable."""
     first = plan.settings[0]
     trajectory, path = plan.out / slug(first.estimator), plan.out / VARIANCE
+    steps = snapshots(trajectory)
     same = {
-        "trajectory": {**asdict(first), "data": data.digest, "steps": snapshots(trajectory)},
+        "trajectory": {**asdict(first), "data": data.digest, "steps": steps},
         "estimators": list(plan.measured),
     }
     if path.exists() and (old := _unless_damaged(path)) and same.items() <= old.items():
         return old
 
-    def tell(name: str, step: int) -> None:
-        display.say(f"variance of {name} at step {step} of {first.estimator}: measured")
+    with Bar(console, "measuring variances", len(plan.measured) * len(steps)) as bar:
 
-    rows = measure(trajectory, first.units, plan.measured, data, first.seed, tell)
+        def tell(name: str, step: int) -> None:
+            bar.now(f"{name} at step {step}")
+            bar.advance()
+
+        rows = measure(trajectory, first.units, plan.measured, data, first.seed, tell)
     where = {"versions": versions(), "machine": processor()}
     found = {**same, "method": METHOD, **where, "rows": rows}
     checkpoint.write_json(path, found)
@@ -105,7 +103,7 @@ def _unless_damaged(path: Path) -> dict[str, Any]:
 
 
 def _write_records(
-    plan: Plan, records: list[dict[str, Any]], variance: dict[str, Any]
+    plan: VaePlan, records: list[dict[str, Any]], variance: dict[str, Any]
 ) -> list[Path]:
     """Beside each run's weights; and with `--records`, all in one folder with `variance.json`."""
     for record in records:
