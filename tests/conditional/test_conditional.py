@@ -30,6 +30,7 @@ from hardgate.conditional.unit_major import UnitMajorLinear
 from hardgate.kernels.op import Path
 from hardgate.noise import Beta
 from hardgate.sparsity.collect import sparsity_loss
+from tests.support.tiny_layer import mlp
 
 CASES: dict[str, Callable[[], Unit]] = {
     **UNITS,
@@ -40,13 +41,6 @@ NEVER_OFF = {"Sigmoid()", 'Sigmoid("gaussian")', "BinaryConcrete()"}
 each_unit = pytest.mark.parametrize("name", CASES)
 each_block = pytest.mark.parametrize("block_size", [1, 16])
 each_activation = pytest.mark.parametrize("activation", ["linear", "relu"])
-
-
-def mlp(unit: Unit | None = None, *sizes: int, **options: Any) -> ConditionalMLP:
-    torch.manual_seed(0)
-    sizes = sizes or (6, 32, 3)
-    options = {"bottleneck": 5, **options}
-    return ConditionalMLP(*sizes, unit=unit or StraightThrough(), **options)
 
 
 def dense(layer: ConditionalMLP | ConditionalLinear, x: Tensor, gates: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +20,6 @@ from hardgate_lab.rig.idx import DataError
 from hardgate_lab.rig.images import load
 from tests.support.paths import ROOT
 from tests.support.tiny_mnist import CONTENT, NAMES, TINY, Server, fill, header, images, labels
-
-
-@pytest.fixture
-def said() -> list[str]:
-    return []
 
 
 @pytest.fixture(autouse=True)
@@ -139,13 +134,6 @@ def test_places(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     monkeypatch.setenv("HARDGATE_DATA", "~nobody-of-that-name/data")
     with pytest.raises(DataError, match="Set HARDGATE_DATA"):
         data.places("mnist")
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
-    yield server
-    server.close()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -21,18 +21,6 @@ from hardgate_lab.rig.idx import LABELS, DataError
 from tests.support.tiny_mnist import CONTENT, NAMES, TINY, Server, images
 
 BAD = f"{NAMES[0]}.gz"
-
-
-@pytest.fixture
-def said() -> list[str]:
-    return []
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
-    yield server
-    server.close()
 
 
 @pytest.mark.parametrize(
