@@ -328,13 +328,14 @@ def test_stacks_are_calibrated_in_the_order_they_run() -> None:
 
 
 def test_calibration_leaves_the_model_as_it_was() -> None:
-    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(), StraightThrough())
+    unit = StraightThrough()
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(), unit)
     model[1].eval()
     calibrate_thresholds(model, [torch.randn(20, 4)])
     assert [m.training for m in model] == [True, False, True]
-    before = model[2].threshold.clone()
+    before = unit.threshold.clone()
     model(100 * torch.randn(20, 4))  # nobody listens any more
-    assert torch.equal(model[2].threshold, before)
+    assert torch.equal(unit.threshold, before)
 
 
 def test_calibration_thins_what_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
