@@ -63,6 +63,20 @@ def test_rectified_is_never_negative_and_finite() -> None:
         assert mean[-1] == 100.0
 
 
+@pytest.mark.parametrize("scale", [0.5, 1.0, 3.0])
+@pytest.mark.parametrize("law", [Gaussian, Logistic])
+def test_the_mean_far_out_is_that_of_the_rectifier(
+    law: type[Gaussian] | type[Logistic], scale: float
+) -> None:
+    """Beyond 40 scales E[max(0, a + z)] is a or 0, and so is its slope 1 or 0."""
+    far = torch.tensor([-1000.0, -70.0, -45.0, 41.0, 45.0, 70.0, 1000.0], dtype=torch.float64)
+    a = (far * scale).requires_grad_()
+    mean = law(scale).rectified(a)
+    torch.testing.assert_close(mean, a.detach().relu(), rtol=1e-12, atol=1e-15)
+    (slope,) = torch.autograd.grad(mean.sum(), a)
+    torch.testing.assert_close(slope, (far > 0).double(), rtol=0, atol=1e-15)
+
+
 def test_logistic_is_finite_where_uniform_noise_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hardgate.noise.uniform", lambda like, generator: torch.zeros_like(like))
     assert Logistic().sample(torch.empty(3)).isfinite().all()

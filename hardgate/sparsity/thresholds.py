@@ -95,11 +95,11 @@ def _collect_next(
     """The first unit still waiting that the model runs, and its pre-activations `[N, D]`."""
     order: list[str] = []
     kept: list[Tensor] = []
-    stride = 1
+    seen, stride = 0, 1  # every stride-th example is kept, counted on from batch to batch
 
     def watch(name: str) -> Any:
         def hook(_: nn.Module, args: tuple[Tensor, ...], named: dict[str, Tensor]) -> None:
-            nonlocal stride, kept
+            nonlocal seen, stride, kept
             if name not in order:
                 order.append(name)
             if name != order[0]:
@@ -110,7 +110,8 @@ def _collect_next(
                     f"calibrate_thresholds expected {name!r} to serve one layer, got layers of "
                     f"{kept[0].shape[-1]} and {a.shape[-1]}. Give each a unit of its own."
                 )
-            kept.append(a[::stride].clone())
+            kept.append(a[-seen % stride :: stride].clone())
+            seen += len(a)
             if sum(k.numel() for k in kept) > _MOST_NUMBERS:
                 kept, stride = [torch.cat(kept)[::2].clone()], stride * 2
 

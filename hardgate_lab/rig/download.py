@@ -26,8 +26,8 @@ from hardgate_lab.rig.idx import IMAGES, LABELS, MOST, DataError, Idx, read
 
 Say = Callable[[str], None]
 
-_LONGEST = 600.0  # seconds that one download may take, if it keeps arriving
-_SHOW = 2.0  # seconds from one sign of life to the next
+LONGEST = 600.0  # seconds that one download may take, if it keeps arriving
+SHOW = 2.0  # seconds from one sign of life to the next
 
 
 @dataclass(frozen=True)
@@ -245,9 +245,9 @@ def _wait(done: Callable[[], bool], arrived: Callable[[], int], patience: float,
         now, before, size = time.monotonic(), size, arrived()
         if size != before:
             moved = now
-        if now - moved > patience or now - start > _LONGEST:
+        if now - moved > patience or now - start > LONGEST:
             raise DataError(f"given up {now - start:.0f} s after the start, with {size} bytes")
-        if now - said > _SHOW:
+        if now - said > SHOW:
             said = now
             say(f"… {size / 1e6:.1f} MB after {now - start:.0f} s")
 

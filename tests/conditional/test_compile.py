@@ -13,7 +13,7 @@ import hardgate
 from hardgate import AdaptiveL1, ConditionalMLP, FiringRate, KLTarget, score_loss, sparsity_loss
 from hardgate.sparsity._controller import Controller
 from tests.support.steering import steers
-from tests.units.test_transforms import TORCH_JIT
+from tests.support.transforms import TORCH_JIT
 
 CONTROLLERS: dict[str, Callable[[], Controller] | None] = {
     "none": None,

@@ -30,6 +30,7 @@ from hardgate.conditional.unit_major import UnitMajorLinear
 from hardgate.kernels.op import Path
 from hardgate.noise import Beta
 from hardgate.sparsity.collect import sparsity_loss
+from tests.support.tiny_layer import mlp
 
 CASES: dict[str, Callable[[], Unit]] = {
     **UNITS,
@@ -40,13 +41,6 @@ NEVER_OFF = {"Sigmoid()", 'Sigmoid("gaussian")', "BinaryConcrete()"}
 each_unit = pytest.mark.parametrize("name", CASES)
 each_block = pytest.mark.parametrize("block_size", [1, 16])
 each_activation = pytest.mark.parametrize("activation", ["linear", "relu"])
-
-
-def mlp(unit: Unit | None = None, *sizes: int, **options: Any) -> ConditionalMLP:
-    torch.manual_seed(0)
-    sizes = sizes or (6, 32, 3)
-    options = {"bottleneck": 5, **options}
-    return ConditionalMLP(*sizes, unit=unit or StraightThrough(), **options)
 
 
 def dense(layer: ConditionalMLP | ConditionalLinear, x: Tensor, gates: Tensor) -> Tensor:
@@ -199,6 +193,22 @@ def test_thresholds_are_calibrated_through_a_stack() -> None:
     assert reached == {n: pytest.approx(0.2, abs=0.01) for n in ("0.gater.unit", "1.gater.unit")}
 
 
+@pytest.mark.parametrize("sample", [True, False])
+def test_the_probe_is_of_the_noise_that_was_drawn(sample: bool) -> None:
+    """Experts are evaluated for the gradients that are there, and for no other: it costs."""
+    unit = StraightThrough(sample=sample, off_units="sampled", off_rate=0.2)
+    gater = Gater(6, 400, 5, unit, rate=0.3)
+    probed = 0
+    for x in torch.randn(20, 1, 6):
+        gates, probe = gater(x, with_probe=True)
+        (gradient,) = torch.autograd.grad(gates.sum(), gater.output.bias)
+        off = gates[0] == 0
+        assert torch.equal(probe[0][off] != 0, gradient[off] != 0)
+        probed += int((probe[0][off] != 0).sum())
+    n = 20 * 400 * 0.7  # gates that are off
+    assert abs(probed - 0.2 * n) < 5.5 * math.sqrt(0.2 * 0.8 * n) + 0.2 * 0.02 * n
+
+
 # --- how they start -------------------------------------------------------------------------
 
 
@@ -282,7 +292,13 @@ def test_a_stack_is_started_from_the_bottom_up() -> None:
     for layer in stack:
         assert isinstance(layer, ConditionalMLP)
         assert layer.telemetry().density == pytest.approx(0.1, abs=0.02)
-        assert not layer.gater._forward_pre_hooks
+    biases = [
+        layer.gater.output.bias.clone() for layer in stack if isinstance(layer, ConditionalMLP)
+    ]
+    stack(3 * x + 1)  # another call starts nothing
+    for layer, bias in zip(stack, biases, strict=True):
+        assert isinstance(layer, ConditionalMLP)
+        assert torch.equal(layer.gater.output.bias, bias)
     with pytest.raises(ValueError, match=r"found no hardgate\.Gater"):
         start_gates_(nn.Linear(2, 2), x)
 

@@ -13,23 +13,17 @@ import pytest
 from PIL import Image
 
 import hardgate
-from hardgate import baselines, estimators, functional, noise
 from hardgate_lab.bench import bench_tables
 from hardgate_lab.facts import facts_table
 from hardgate_lab.reproduce import table
 from hardgate_lab.reproduce.report.runs import read
 from hardgate_lab.reproduce.report.write_report import digest
 from tests.support.paths import ROOT
+from tests.support.public_names import PUBLIC
 
 README = (ROOT / "README.md").read_text()
 API = (ROOT / "docs" / "api.md").read_text()
 PAPER = (ROOT / "docs" / "paper.md").read_text()
-
-PUBLIC = [
-    (module, name)
-    for module in (hardgate, functional, noise, baselines, estimators)
-    for name in module.__all__
-]
 
 
 @pytest.mark.parametrize(("module", "name"), PUBLIC, ids=[f"{m.__name__}.{n}" for m, n in PUBLIC])

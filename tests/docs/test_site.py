@@ -15,9 +15,9 @@ import pytest
 import hardgate
 from hardgate import Unit
 from hardgate_lab.rig.law import law
-from tests.docs.test_docs import PUBLIC
+from tests.support import claims
 from tests.support.paths import ROOT
-from tests.units import test_claims
+from tests.support.public_names import PUBLIC
 
 PAGES = sorted((ROOT / "docs").glob("*.md"))
 SNIPPETS = {page.name: page.read_text() for page in PAGES if "```python" in page.read_text()}
@@ -54,24 +54,19 @@ def test_getting_started_is_short_and_learns(
 
 
 def test_the_unit_of_the_page_on_extending_passes_the_claims(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     probit = run("extending.md")["Probit"]
     assert capsys.readouterr().out.split() == ["True", "True"]
     assert issubclass(probit, Unit)
-    claim = test_claims.Claim(False, True, "expert")
-    monkeypatch.setitem(hardgate.UNITS, "Probit()", probit)
-    monkeypatch.setitem(test_claims.CLAIMS, "Probit()", claim)
-    monkeypatch.setitem(test_claims.EXACT_ON, "Probit()", "multilinear")
     assert law.dispatch(probit) is not law.dispatch(object)
-    for each in (
-        test_claims.test_declared,
-        test_claims.test_noise_is_independent_across_units_and_examples,
-    ):
-        each("Probit()")
+    unit = probit()
+    assert (unit.unbiased, unit.binary, unit.off_gradient) == (False, True, "expert")
+    claims.check_off_gradient(unit)
+    claims.check_noise_is_independent(unit)
     for a in (-3.0, -0.5, 0.0, 2.0):
-        test_claims.test_active_probability("Probit()", a)
-        test_claims.test_mean("Probit()", a)
+        claims.check_active_probability(unit, a)
+        claims.check_mean(unit, a)
 
 
 def test_the_reference_has_every_public_symbol() -> None:

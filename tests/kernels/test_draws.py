@@ -117,16 +117,14 @@ def test_neighbours_lanes_and_blocks_are_independent(draw: Tensor, lag: int) -> 
     assert z(squares, 0.0, squares.var().item()) < Z_LEVEL
 
 
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("kind", DRAWS)
 def test_the_same_for_any_number_of_threads(kind: str) -> None:
-    threads, drawn = torch.get_num_threads(), []
-    try:
-        for number in (1, 2):
-            torch.set_num_threads(number)
-            torch.manual_seed(5)
-            drawn.append(DRAWS[kind](LARGE))
-    finally:
-        torch.set_num_threads(threads)
+    drawn = []
+    for number in (1, 2):
+        torch.set_num_threads(number)
+        torch.manual_seed(5)
+        drawn.append(DRAWS[kind](LARGE))
     assert torch.equal(*drawn)
 
 

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import hardgate
 from hardgate import ConditionalLinear, ConditionalMLP, NoisyRectifier, Rectifier
-from tests.kernels.test_kernels import CASES, EVERY, Case, Tensors, call, defined, error
+from tests.support.kernel_cases import CASES, EVERY, Case, Tensors, call, defined, error
 
 WEIGHTS = ("w_in", "w_out")
 

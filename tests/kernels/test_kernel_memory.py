@@ -16,7 +16,7 @@ from hardgate.kernels import dense, reference, sparse
 from hardgate.kernels.compiled.layout import LARGE
 from hardgate.kernels.op import Backend
 from hardgate.kernels.problem import Problem
-from tests.kernels.test_kernels import (
+from tests.support.kernel_cases import (
     EVERY,
     TOLERANCE,
     Case,

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ import hardgate
 from hardgate.kernels import dispatch as path
 from hardgate.kernels import op
 from hardgate.kernels.op import Backend, last_path
-from tests.kernels.test_kernels import (
+from tests.support.kernel_cases import (
     BACKENDS,
     EVERY,
     NAMES,
@@ -43,14 +42,6 @@ LARGE = Case(B=64, n_in=100, gates=400, out=10, density=0.1, dtype=torch.float32
 def unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing was said yet."""
     monkeypatch.setattr(path, "_said", set())
-
-
-@pytest.fixture
-def threads() -> Iterator[None]:
-    """The number of threads as it was."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
 
 
 def run(code: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -306,7 +297,7 @@ def test_several_python_threads_at_once() -> None:
 
 FORK = """
 import os, warnings, torch
-from tests.test_kernels import Case, call, computed, error
+from tests.support.kernel_cases import Case, call, computed, error
 from hardgate import last_path
 case = Case(B=8, gates=32, dtype=torch.float32)
 expected, t = computed(case, "sparse"), case.tensors()
@@ -343,7 +334,7 @@ def test_a_forked_child_runs_dense_and_says_so_once() -> None:
 
 EARLY_FORK = """
 import os, torch
-from tests.test_kernels import Case, call
+from tests.support.kernel_cases import Case, call
 from hardgate import last_path
 child = os.fork()  # before the kernels were used: the child may use them
 call(Case(B=8, dtype=torch.float32).tensors(), "sparse")
@@ -452,7 +443,7 @@ import sys, pytest
 from hardgate.kernels import vectors
 assert vectors.VECTOR == 32
 chosen = "shapes or blocks or large or leak or infinity"
-files = ["tests/test_kernels.py", "tests/test_kernel_memory.py"]
+files = ["tests/kernels/test_kernels.py", "tests/kernels/test_kernel_memory.py"]
 sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "-k", chosen, *files]))
 """
 

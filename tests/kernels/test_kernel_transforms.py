@@ -10,7 +10,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import hardgate
 from hardgate.kernels.op import Backend, conditional_mlp, last_path
-from tests.kernels.test_kernels import EVERY, Case, Tensors, call, differentiate
+from tests.support.kernel_cases import EVERY, Case, Tensors, call, differentiate
 
 
 def layer(t: Tensors, backend: Backend, **change: Tensor) -> Tensor:

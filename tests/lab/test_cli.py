@@ -12,7 +12,6 @@ from typer.testing import CliRunner, Result
 
 from hardgate import StraightThrough
 from hardgate_lab.cli import app
-from hardgate_lab.compare import compare_command
 from hardgate_lab.rig.candidates import all_candidates
 from hardgate_lab.rig.problems import PROBLEMS
 
@@ -36,16 +35,12 @@ def test_compare_measures_everybody(tmp_path: Path) -> None:
     assert found["StochasticTimesSmooth()"]["bias"] == pytest.approx(0.5, abs=0.05)
 
 
-def test_compare_takes_every_problem_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-
-    def stop(problems: dict[str, object], *_: object) -> None:
-        asked.extend(problems)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(compare_command, "_run", stop)
-    run("compare")
-    assert asked == list(PROBLEMS)
+def test_compare_takes_every_problem_unless_told(tmp_path: Path) -> None:
+    out = tmp_path / "c.json"
+    files = ["--json", str(out), "--figure", str(tmp_path / "c.png")]
+    result = run("compare", "--estimator", "Rectifier", "--samples", "1000", *files)
+    assert result.exit_code == 0, result.output
+    assert [each["problem"] for each in json.loads(out.read_text())["rounds"]] == list(PROBLEMS)
 
 
 def test_compare_is_repeatable(tmp_path: Path) -> None:

@@ -328,11 +328,14 @@ def test_stacks_are_calibrated_in_the_order_they_run() -> None:
 
 
 def test_calibration_leaves_the_model_as_it_was() -> None:
-    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(), StraightThrough())
+    unit = StraightThrough()
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(), unit)
     model[1].eval()
     calibrate_thresholds(model, [torch.randn(20, 4)])
     assert [m.training for m in model] == [True, False, True]
-    assert not any(m._forward_pre_hooks for m in model)
+    before = unit.threshold.clone()
+    model(100 * torch.randn(20, 4))  # nobody listens any more
+    assert torch.equal(unit.threshold, before)
 
 
 def test_calibration_thins_what_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,6 +343,19 @@ def test_calibration_thins_what_does_not_fit(monkeypatch: pytest.MonkeyPatch) ->
     a, unit = randn(4000, 10), StraightThrough()
     calibrate_thresholds(unit, a.split(100), rate=0.1)
     assert unit.eval()(a).mean().item() == pytest.approx(0.1, abs=0.01)
+
+
+@pytest.mark.parametrize("size", [10, 7])
+def test_thinning_keeps_the_same_share_of_early_and_late_batches(
+    monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """Data that drift: batch t holds t. A share that changes on the way moves every quantile."""
+    monkeypatch.setattr("hardgate.sparsity.thresholds._MOST_NUMBERS", 300)
+    for rate in (0.1, 0.5, 0.9):
+        unit = StraightThrough()
+        batches = [torch.full((size, 3), float(t)) for t in range(100)]
+        calibrate_thresholds(unit, batches, rate=rate)
+        assert unit.threshold.item() == pytest.approx(100 * (1 - rate), abs=2)
 
 
 def test_calibration_refusals() -> None:
@@ -397,6 +413,18 @@ def test_decisiveness_is_the_share_of_variance_the_input_decides() -> None:
     share = h.mean(0).var() / h.var()
     stats = gate_statistics(unit, a, h[0])
     assert stats.decisiveness == pytest.approx(share.item(), abs=0.01)
+
+
+def test_decisiveness_is_of_probabilities_not_of_gates() -> None:
+    """The same a everywhere decides nothing, whatever was drawn; and P(h ≠ 0) is not E[h]."""
+    for unit in (StraightThrough(), NoisyRectifier(), StochasticTimesSmooth()):
+        coin = gate_statistics(unit, torch.zeros(500, 4), unit(torch.zeros(500, 4)))
+        assert coin.decisiveness == pytest.approx(0.0, abs=1e-6)
+        a = randn(500, 4).double()
+        p = unit.active_probability(a)
+        expected = p.var(0, unbiased=False).sum() / (p.mean(0) * (1 - p.mean(0))).sum()
+        found = gate_statistics(unit, a, torch.zeros_like(a)).decisiveness
+        assert found == pytest.approx(expected.item(), rel=1e-6)
 
 
 def test_empty_batches_and_layers_have_no_statistics() -> None:

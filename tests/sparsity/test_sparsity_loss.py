@@ -19,7 +19,7 @@ from hardgate import (
     Unit,
 )
 from hardgate.sparsity.collect import sparsity_loss
-from tests.conditional.test_conditional import mlp
+from tests.support.tiny_layer import mlp
 
 
 def test_sparsity_loss_is_the_controllers_penalties() -> None:

@@ -88,6 +88,26 @@ class Server:
         request.wfile.write(b"\x1f\x8b")
         self.end.wait(20)
 
+    def endless(self, request: BaseHTTPRequestHandler) -> None:
+        """A file, and zeros after it until the other side hangs up."""
+        request.send_response(200)
+        request.end_headers()
+        request.wfile.write(gzip.compress(images(12)))
+        self._until_hung_up(request, bytes(2**16), 0.0)
+
+    def trickle(self, request: BaseHTTPRequestHandler) -> None:
+        """A byte now and then, without end."""
+        request.send_response(200)
+        request.end_headers()
+        self._until_hung_up(request, b"\x1f", 0.05)
+
+    def _until_hung_up(self, request: BaseHTTPRequestHandler, part: bytes, pause: float) -> None:
+        try:
+            while not self.end.wait(pause):
+                request.wfile.write(part)
+        except OSError:
+            return
+
     def close(self) -> None:
         self.end.set()
         self.http.shutdown()

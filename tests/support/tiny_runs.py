@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from safetensors.torch import load_file
 
 from hardgate_lab.reproduce.settings import settings_of
 from hardgate_lab.reproduce.train import Job, train
+from hardgate_lab.reproduce.training_state import TrainingState
 from hardgate_lab.rig.mnist import Dataset, Split
 from tests.support.tiny_mnist import header
 
@@ -70,6 +72,26 @@ def job(
 
 def run(job: Job, data: Dataset | None = None, said: list[str] | None = None) -> dict[str, Any]:
     return train(job, data or dataset(), lambda _: None, (said if said is not None else []).append)
+
+
+class InterruptError(Exception):
+    """Stands in for a kill: nothing of the run catches it."""
+
+
+def interrupted(job: Job, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TrainingState a job, and stop it after so many steps."""
+    step, done = TrainingState.step, 0
+
+    def counted(self: TrainingState) -> None:
+        nonlocal done
+        if done == steps:
+            raise InterruptError
+        done += 1
+        step(self)
+
+    with monkeypatch.context() as patch, pytest.raises(InterruptError):  # noqa: PT012
+        patch.setattr(TrainingState, "step", counted)
+        run(job)
 
 
 def command(*args: str, data: Path, out: Path, **changes: Any) -> list[str]:

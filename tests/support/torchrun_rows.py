@@ -1,4 +1,4 @@
-"""Rows of the experiment under `torchrun`: `torchrun -m tests.torchrun_rows FOLDER`."""
+"""Rows of the experiment under `torchrun`: `torchrun -m tests.support.torchrun_rows FOLDER`."""
 
 from __future__ import annotations
 

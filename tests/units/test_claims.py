@@ -23,9 +23,14 @@ from hardgate.learning.baselines import MeanBaseline
 from hardgate_lab.rig.law import exact_unit_gradient
 from hardgate_lab.rig.measure import gradient_samples
 from hardgate_lab.rig.problems import PROBLEMS
+from tests.support.claims import (
+    N,
+    check_active_probability,
+    check_mean,
+    check_noise_is_independent,
+    check_off_gradient,
+)
 from tests.support.statistics import Z_LEVEL, Z_WRONG, largest_z, z_scores
-
-N = 200_000
 
 
 class Claim(NamedTuple):
@@ -128,72 +133,25 @@ def test_binary(name: str) -> None:
 
 @each_unit
 def test_off_gradient(name: str) -> None:
-    """What the gradient of an off unit needs, shown by changing one thing at a time."""
-    unit = UNITS[name]()
-    a = torch.randn(2000, 4, generator=torch.Generator().manual_seed(0)) - 1
-    noise = unit.sample_noise(a, torch.Generator().manual_seed(1))
-
-    def gradient(expert: float, loss: float) -> tuple[Tensor, Tensor]:
-        """∂/∂a where ∂L/∂h = expert, and the value of the loss is shifted by `loss`."""
-        x = a.clone().requires_grad_()
-        h = unit(x, noise)
-        losses = (h * expert).sum(-1) + loss
-        total = losses.sum()
-        if unit.needs_loss:
-            total = total + len(a) * hardgate.score_loss(
-                unit, losses.detach() * 0 + loss, update_baselines=False
-            )
-        total.backward()
-        assert x.grad is not None
-        return h.detach(), x.grad
-
-    h, base = gradient(1.0, 1.0)
-    off = h == 0
-    if not off.any():
-        assert name.startswith(("Sigmoid", "BinaryConcrete"))  # never off
-        return
-    _, other_expert = gradient(-3.0, 1.0)
-    _, other_loss = gradient(1.0, 5.0)
-    needs_expert = not torch.equal(base[off], other_expert[off])
-    needs_loss = not torch.equal(base[off], other_loss[off])
-    measured = "expert" if needs_expert else "score" if needs_loss else "zero"
-    assert measured == unit.off_gradient
-    assert (base[off] == 0).all() == (unit.off_gradient == "zero")
+    check_off_gradient(UNITS[name]())
 
 
 @each_unit
 @pytest.mark.parametrize("a", [-3.0, -0.5, 0.0, 2.0])
 def test_active_probability(name: str, a: float) -> None:
-    unit = UNITS[name]()
-    point = torch.full((N,), a)
-    h = unit(point, unit.sample_noise(point, torch.Generator().manual_seed(2)))
-    p = unit.active_probability(torch.tensor(a, dtype=torch.float64))
-    assert largest_z((h != 0).double(), p) < Z_LEVEL
-    q = unit.inactive_probability(torch.tensor(a, dtype=torch.float64))
-    assert (p + q).item() == pytest.approx(1.0, abs=1e-12)
+    check_active_probability(UNITS[name](), a)
 
 
 # By design the noise's mean replaces the noise of Sigmoid("gaussian"): σ(a), not E σ(a + z).
 @pytest.mark.parametrize("name", [n for n in UNITS if n != 'Sigmoid("gaussian")'])
 @pytest.mark.parametrize("a", [-3.0, -0.5, 0.0, 2.0])
 def test_mean(name: str, a: float) -> None:
-    unit = UNITS[name]()
-    point = torch.full((N,), a)
-    h = unit(point, unit.sample_noise(point, torch.Generator().manual_seed(3)))
-    assert largest_z(h, unit.mean(torch.tensor(a, dtype=torch.float64))) < Z_LEVEL
+    check_mean(UNITS[name](), a)
 
 
 @each_unit
 def test_noise_is_independent_across_units_and_examples(name: str) -> None:
-    """One draw shared along an axis would keep every marginal right and every test above green."""
-    unit = UNITS[name]()
-    if unit.sample_noise(torch.zeros(1)) == ():
-        return
-    a = torch.zeros(50_000, 2)
-    h = unit(a, unit.sample_noise(a, torch.Generator().manual_seed(4))).double()
-    h = (h - h.mean(0)) / h.std(0)
-    assert largest_z(h[:, 0] * h[:, 1], 0.0) < Z_LEVEL
-    assert largest_z(h[1:, 0] * h[:-1, 0], 0.0) < Z_LEVEL
+    check_noise_is_independent(UNITS[name]())
 
 
 def test_z_scores_see_a_wrong_mean() -> None:

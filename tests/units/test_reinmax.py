@@ -23,7 +23,7 @@ from tests.support.enumeration import (
     variance,
 )
 from tests.support.statistics import Z_LEVEL, Z_WRONG, largest_z
-from tests.units.test_transforms import TRANSFORMS
+from tests.support.transforms import TRANSFORMS
 
 each_problem = pytest.mark.parametrize("problem", PROBLEMS.values(), ids=list(PROBLEMS))
 

@@ -30,7 +30,7 @@ from hardgate_lab.rig.measure import gradient_samples
 from hardgate_lab.rig.problems import PROBLEMS, GradientProblem
 from tests.support.enumeration import A, expected, outcome_noise, outcomes, slope, variance
 from tests.support.statistics import Z_LEVEL, Z_WRONG, largest_z
-from tests.units.test_transforms import TRANSFORMS, assert_equals_eager, objective
+from tests.support.transforms import TRANSFORMS, assert_equals_eager, objective
 
 N = 100_000
 TEMPERATURES = (0.1, 0.5, 1.0)

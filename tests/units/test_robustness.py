@@ -17,20 +17,16 @@ from hardgate._base.lazy_state import LazyState
 from hardgate.noise import Beta, Binomial
 from hardgate.units._unit import NoiseTensors
 from tests.support.statistics import Z_LEVEL, largest_z
-from tests.units.test_transforms import CASES, each_unit, each_unit_newer_slow, samples
+from tests.support.unit_cases import CASES, each_unit, each_unit_newer_slow, samples
 
 Mode: TypeAlias = Literal["train", "threshold", "mean", "sample"]
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
 each_dtype = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 each_half = pytest.mark.parametrize("dtype", FLOATS[:2], ids=str)
 each_mode = pytest.mark.parametrize("mode", get_args(Mode))
 each_binary = pytest.mark.parametrize("name", [n for n in CASES if CASES[n]().binary])
-
-
-@pytest.fixture(autouse=True)
-def _seed() -> None:
-    torch.manual_seed(0)
 
 
 def in_mode(name: str, mode: Mode) -> Unit:
@@ -171,7 +167,6 @@ def test_nan_through_compile(name: str, mode: Mode) -> None:
     a[1, 2] = a[3, 0] = torch.nan
     unit = in_mode(name, mode)
     noise = unit.sample_noise(a)
-    torch._dynamo.reset()
     h = torch.compile(unit, fullgraph=True, backend="aot_eager")(a, noise)
     assert h.isnan().sum() == 2
     torch.testing.assert_close(h, unit(a, noise), rtol=0, atol=0, equal_nan=True)

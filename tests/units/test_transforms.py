@@ -4,90 +4,30 @@ from __future__ import annotations
 
 import itertools
 import shutil
-from collections.abc import Callable, Iterator
-from typing import TypeAlias
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, jvp
+from torch.func import functional_call, jvp
 
 import hardgate
-from hardgate import UNITS, Sigmoid, StochasticTimesSmooth, Unit
-from hardgate.noise import Beta, Binomial
+from hardgate import UNITS, Unit
 from hardgate.units._unit import NoiseTensors
 from tests.support.statistics import Z_LEVEL, largest_z
-
-CASES: dict[str, Callable[[], Unit]] = {
-    **UNITS,
-    "StochasticTimesSmooth(noise=Beta(40.1))": lambda: StochasticTimesSmooth(noise=Beta(40.1)),
-    'StochasticTimesSmooth(noise=Beta(40.1), placement="stochastic")': lambda: (
-        StochasticTimesSmooth(noise=Beta(40.1), placement="stochastic")
-    ),
-    "Sigmoid(Binomial(0.7))": lambda: Sigmoid(Binomial(0.7)),
-}
-# Units newer than the paper share their arithmetic (`hardgate/_detach.py`): compiled in training as
-# they are in the quick run, in every other way by `make test-all`.
-NEWER = ("BinaryConcrete", "GRMCK", "GappedST", "HardConcrete", "ReinMax", "STGumbel", "SlopeAnn")
-slow = pytest.mark.slow
-each_unit = pytest.mark.parametrize("name", CASES)
-each_unit_newer_slow = pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[slow] if n.startswith(NEWER) else []) for n in CASES]
+from tests.support.transforms import (
+    TORCH_JIT,
+    TRANSFORMS,
+    assert_equals_eager,
+    backward,
+    objective,
 )
+from tests.support.unit_cases import CASES, NEWER, each_unit, each_unit_newer_slow, samples, slow
+
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
 each_needs_loss = pytest.mark.parametrize("name", [n for n in UNITS if UNITS[n]().needs_loss])
-
-Loss: TypeAlias = Callable[[Tensor, NoiseTensors], tuple[Tensor, Tensor]]
-# torch's own: loading forward-mode decompositions or inductor still scripts something.
-TORCH_JIT = "ignore:`torch.jit.script(_method)?` is deprecated:DeprecationWarning"
-WEIGHTS = torch.tensor([1.0, -2.0, 0.5])
-
-
-@pytest.fixture(autouse=True)
-def _fresh_compiler() -> Iterator[None]:
-    yield
-    torch._dynamo.reset()
-
-
-def compiled(f: Callable[..., tuple[Tensor, Tensor]]) -> Callable[..., tuple[Tensor, Tensor]]:
-    return torch.compile(f, fullgraph=True, backend="aot_eager")
-
-
-def backward(f: Loss) -> Loss:
-    def run(a: Tensor, noise: NoiseTensors) -> tuple[Tensor, Tensor]:
-        x = a.clone().requires_grad_()
-        total, h = f(x, noise)
-        total.backward()
-        assert x.grad is not None
-        return x.grad, h
-
-    return run
-
-
-# Each turns a loss(a, noise) → (sum of losses, h) into a function of a, noise → (gradient, h).
-TRANSFORMS: dict[str, Callable[[Loss], Loss]] = {
-    "grad": lambda f: grad(f, has_aux=True),
-    "vmap(grad)": lambda f: torch.vmap(grad(f, has_aux=True)),
-    "compile": lambda f: backward(compiled(f)),
-    "compile(grad)": lambda f: compiled(grad(f, has_aux=True)),
-    "compile(vmap(grad))": lambda f: compiled(torch.vmap(grad(f, has_aux=True))),
-}
 # Units that learn from the loss are not traced through torch.func, see below.
 FUNC_IN_COMPILE = ("compile(grad)", "compile(vmap(grad))")
-
-
-def objective(unit: Unit) -> Loss:
-    """Nonlinear in h, coupled across units, separate across examples: vmap can be compared."""
-
-    def loss(a: Tensor, noise: NoiseTensors) -> tuple[Tensor, Tensor]:
-        h = unit(a, noise)
-        losses = (h * WEIGHTS).sum(-1).square() + h.sum(-1)
-        total = losses.sum()
-        if unit.needs_loss:
-            score = hardgate.score_loss(unit, losses, update_baselines=False)
-            total = total + losses.numel() * score
-        return total, h.detach()
-
-    return loss
 
 
 def prepared(name: str) -> tuple[Unit, Tensor, NoiseTensors]:
@@ -97,20 +37,6 @@ def prepared(name: str) -> tuple[Unit, Tensor, NoiseTensors]:
         losses = unit(a.clone().requires_grad_()).sum(-1)
         hardgate.score_loss(unit, losses)
     return unit, a, unit.sample_noise(a)
-
-
-def samples(unit: Unit) -> bool:
-    return len(unit.sample_noise(torch.zeros(1))) > 0  # () where there is no noise
-
-
-def assert_equals_eager(
-    transform: Callable[[Loss], Loss], loss: Loss, x: Tensor, noise: NoiseTensors
-) -> None:
-    gradient, h = backward(loss)(x, noise)
-    assert gradient.abs().sum() > 0  # else the comparison below says nothing
-    transformed_gradient, transformed_h = transform(loss)(x, noise)
-    assert torch.equal(transformed_h, h)
-    torch.testing.assert_close(transformed_gradient, gradient)
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,13 @@ from torch.nn.functional import cross_entropy
 from hardgate_lab.reproduce import row_record
 from hardgate_lab.reproduce.evaluate import Evaluation
 from hardgate_lab.reproduce.settings import ROWS, settings_of
-from hardgate_lab.reproduce.train import DivergedError, Job, train
+from hardgate_lab.reproduce.train import DivergedError, train
 from hardgate_lab.reproduce.training_state import TrainingState
 from hardgate_lab.rig import checkpoint
 from hardgate_lab.rig.checkpoint import SaveError
 from hardgate_lab.rig.mnist import Split
 from hardgate_lab.rig.same_run import MismatchError
-from tests.support.tiny_runs import SMALL, dataset, job, run, same_ends
+from tests.support.tiny_runs import SMALL, dataset, interrupted, job, run, same_ends
 
 # What exercises every kind of hidden state: baselines, adaptive λ, momentum, averaged weights.
 STATES: list[tuple[str, dict[str, Any]]] = [
@@ -168,28 +168,6 @@ def test_a_record_of_a_long_run_stays_small(tmp_path: Path) -> None:
 
 
 # Resuming
-
-
-class InterruptError(Exception):
-    """Stands in for a kill: nothing of the run catches it."""
-
-
-def interrupted(job: Job, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TrainingState a job, and stop it after so many steps."""
-    from hardgate_lab.reproduce.training_state import TrainingState
-
-    step, done = TrainingState.step, 0
-
-    def counted(self: TrainingState) -> None:
-        nonlocal done
-        if done == steps:
-            raise InterruptError
-        done += 1
-        step(self)
-
-    with monkeypatch.context() as patch, pytest.raises(InterruptError):  # noqa: PT012
-        patch.setattr(TrainingState, "step", counted)
-        run(job)
 
 
 @pytest.mark.parametrize(("row", "changes"), STATES, ids=[row for row, _ in STATES])

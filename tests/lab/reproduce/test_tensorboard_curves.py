@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 from hardgate_lab.cli import app
 from hardgate_lab.reproduce import train
 from hardgate_lab.reproduce.tensorboard_curves import Board
-from tests.lab.reproduce.test_reproduce import interrupted
-from tests.support.tiny_runs import job, run
+from tests.support.tiny_runs import interrupted, job, run
 
 
 def points(folder: Path) -> dict[str, list[tuple[int, float]]]:

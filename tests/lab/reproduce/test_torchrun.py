@@ -80,7 +80,7 @@ def test_every_row_of_a_batch_belongs_to_one_process(n: int, world: int) -> None
 def together(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What two processes make of all rows."""
     folder = tmp_path_factory.mktemp("together")
-    code, output = finish(torchrun("-m", "tests.torchrun_rows", str(folder)))
+    code, output = finish(torchrun("-m", "tests.support.torchrun_rows", str(folder)))
     assert code == 0, output
     return folder
 

@@ -22,11 +22,6 @@ from tests.support.paths import ROOT
 from tests.support.tiny_mnist import CONTENT, NAMES, TINY, Server, fill, header, images, labels
 
 
-@pytest.fixture
-def said() -> list[str]:
-    return []
-
-
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No test sees the user's cache or the network."""
@@ -139,13 +134,6 @@ def test_places(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     monkeypatch.setenv("HARDGATE_DATA", "~nobody-of-that-name/data")
     with pytest.raises(DataError, match="Set HARDGATE_DATA"):
         data.places("mnist")
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
-    yield server
-    server.close()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -21,18 +21,6 @@ from hardgate_lab.rig.idx import LABELS, DataError
 from tests.support.tiny_mnist import CONTENT, NAMES, TINY, Server, images
 
 BAD = f"{NAMES[0]}.gz"
-
-
-@pytest.fixture
-def said() -> list[str]:
-    return []
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    server = Server()
-    yield server
-    server.close()
 
 
 @pytest.mark.parametrize(
@@ -79,16 +67,36 @@ def test_what_a_mirror_has_is_kept(
     assert good.requests == [f"{name}.gz" for name in NAMES[2:]]
 
 
-def test_no_endless_download(
+def refused(source: Mirror, said: list[str], monkeypatch: pytest.MonkeyPatch, words: str) -> float:
+    """Fetch from this source alone, which is given up with these words; the seconds it took."""
+    monkeypatch.setattr(download, "SOURCES", (source,))
+    start = time.monotonic()
+    with pytest.raises(DataError, match=words):
+        dict(download.fetch(TINY[:1], said.append))
+    return time.monotonic() - start
+
+
+def test_a_body_without_end_is_not_read_to_it(
     server: Server, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The file is there; what follows is cut off."""
     monkeypatch.setattr(download, "MOST", 10_000)
-    server.answers[BAD] = gzip.compress(images(12)) + bytes(10**6)
-    assert len(download._get(f"{server.url}{BAD}", 30.0, said.append)) < 200_000
-    monkeypatch.setattr(download, "_LONGEST", 0.2)
-    server.answers["slow"] = server.stall
-    with pytest.raises(DataError, match=r"given up \d s after the start"):
-        download._get(f"{server.url}slow", 30.0, said.append)
+    monkeypatch.setattr(download, "SOURCES", (Mirror(server.url, 30.0),))
+    server.answers[BAD] = server.endless
+    start = time.monotonic()
+    ((_, content),) = download.fetch(TINY[:1], said.append)
+    assert content.raw == CONTENT[NAMES[0]]
+    assert time.monotonic() - start < 10
+
+
+def test_a_trickle_is_given_up_at_last(
+    server: Server, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Something keeps arriving, so patience does not run out; but no download takes for ever."""
+    monkeypatch.setattr(download, "LONGEST", 0.5)
+    server.answers[BAD] = server.trickle
+    words = r"given up \d s after the start, with [1-9]\d* bytes"
+    assert refused(Mirror(server.url, 30.0), said, monkeypatch, words) < 10
 
 
 def test_a_name_server_that_hangs_is_given_up(
@@ -96,20 +104,20 @@ def test_a_name_server_that_hangs_is_given_up(
 ) -> None:
     end = threading.Event()
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: end.wait(20) and [])
-    with pytest.raises(DataError, match="given up 0 s after the start, with 0 bytes"):
-        download._get("http://mirror.invalid/", 0.3, said.append)
+    words = "given up 0 s after the start, with 0 bytes"
+    refused(Mirror("http://mirror.invalid/", 0.3), said, monkeypatch, words)
     end.set()
 
 
 def test_a_long_wait_shows_that_it_goes_on(
     server: Server, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(download, "_SHOW", 0.2)
-    server.answers["slow"] = server.stall_halfway
-    with pytest.raises(DataError, match=r"given up|timed out"):
-        download._get(f"{server.url}slow", 0.8, said.append)
-    assert len(said) >= 2
-    assert said[0] == "… 0.0 MB after 0 s"
+    monkeypatch.setattr(download, "SHOW", 0.2)
+    server.answers[BAD] = server.stall_halfway
+    refused(Mirror(server.url, 0.8), said, monkeypatch, r"given up|timed out")
+    shown = [line for line in said if line.startswith("…")]
+    assert len(shown) >= 2
+    assert shown[0] == "… 0.0 MB after 0 s"
 
 
 # From a wheel

@@ -52,8 +52,8 @@ WRONG = {
     "truncated": (images(2)[:-1], IMAGES, "1568 bytes after the header of shape 2×28×28, got 1567"),
     "only a header": (header(5), LABELS, "5 bytes after the header of shape 5, got 0"),
     "trailing": (labels(5) + b"\0", LABELS, "5 bytes after the header of shape 5, got more"),
-    "an eleventh class": (labels(9) + b"\n", LABELS, "9 bytes .* got more"),
-    "label 10": (header(3) + b"\x00\x0a\xff", LABELS, "labels from 0 to 9, got 255 at index 2"),
+    "an eleventh class": (header(3) + b"\x09\x0a\x00", LABELS, "0 to 9, got 10 at index 1"),
+    "no class": (header(3) + b"\x00\x0a\xff", LABELS, "labels from 0 to 9, got 255 at index 2"),
 }
 
 

@@ -9,7 +9,6 @@ import random
 import re
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +39,9 @@ from tests.support.statistics import Z_LEVEL, Z_WRONG, largest_z
 
 
 @pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
+def _one_thread(threads: None) -> None:
     """Training goes on with one thread, and these tensors are small; other tests want theirs."""
-    before = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def quiet(_: str) -> None:
