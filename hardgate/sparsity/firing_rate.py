@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from hardgate._base.arguments import positive, proper_decay
+from hardgate._base.averages import decay_
 from hardgate._base.distributed import mean
 from hardgate._base.precision import widen
 from hardgate.sparsity._controller import Controller, examples
@@ -85,8 +86,8 @@ class FiringRate(Controller):
                 f"FiringRate expected the {len(self.firing)} units that it was first used with, "
                 f"got {len(fired)}. Give each layer a controller of its own: FiringRate(rate)."
             )
-        self.firing.mul_(self.decay).add_(fired, alpha=1 - self.decay)
-        self.weight.mul_(self.decay).add_(1 - self.decay)
+        new = (1 - self.decay) * torch.ones_like(self.weight)
+        decay_((self.firing, self.weight), (new * fired, new), self.decay)
 
     def extra_repr(self) -> str:
         return f"rate={self.rate}, strength={self.strength}, decay={self.decay}"
