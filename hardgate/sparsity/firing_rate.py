@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -10,7 +12,7 @@ from hardgate._base.averages import decay_
 from hardgate._base.distributed import mean
 from hardgate._base.precision import widen
 from hardgate.sparsity._controller import Controller, examples
-from hardgate.units import Unit
+from hardgate.units._unit import Unit
 
 
 class FiringRate(Controller):
@@ -88,6 +90,15 @@ class FiringRate(Controller):
             )
         new = (1 - self.decay) * torch.ones_like(self.weight)
         decay_((self.firing, self.weight), (new * fired, new), self.decay)
+
+    def constructor_arguments(self) -> dict[str, Any]:
+        """Those that are not attributes of the same names, for `hardgate.save`."""
+        if self._layer != (None,):
+            raise TypeError(
+                "save expected FiringRate(rate), got one that pushes the bias of a layer elsewhere "
+                "in the model. Save model.state_dict() instead."
+            )
+        return {"layer": None}
 
     def extra_repr(self) -> str:
         return f"rate={self.rate}, strength={self.strength}, decay={self.decay}"

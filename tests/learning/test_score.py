@@ -324,7 +324,7 @@ def test_the_baseline_is_a_weighted_mean_from_the_first_update_on(kind: Any, dec
 def test_wrong_decay(kind: Any) -> None:
     for wrong in (1.0, -0.1, float("nan")):
         with pytest.raises(
-            ValueError, match=r"decay expected a number in \[0, 1\), got .*Write decay=0.9"
+            ValueError, match=r"expected a number in \[0, 1\), got .*Write decay=0.9"
         ):
             kind(wrong)
 
