@@ -10,8 +10,9 @@ from torch.nn.functional import logsigmoid
 from torch.utils.checkpoint import checkpoint
 
 from hardgate._base.precision import widen
+from hardgate._base.torch_state import version
 
-__all__ = ["exact_expectation", "exact_gradient"]
+__all__ = ["exact_expectation", "exact_gradient", "losses_of"]
 
 _MOST_UNITS = 20
 _CHUNK_NUMBERS = 2**22  # numbers in b at a time, whatever D and the batch
@@ -116,9 +117,9 @@ def _log_q(b: Tensor, a: Tensor) -> Tensor:
 
 def losses_of(f: Callable[[Tensor], Tensor], b: Tensor) -> Tensor:
     """f(b), one real loss for each sample, in at least fp32: what an estimator subtracts."""
-    version = _version(b)
+    before = version(b)
     losses = f(b)
-    if _version(b) != version:
+    if version(b) != before:
         raise ValueError(
             "f expected to leave its samples as they are, got an f that changes them in place. "
             "Write b = 2 * b, not b *= 2."
@@ -137,8 +138,3 @@ def losses_of(f: Callable[[Tensor], Tensor], b: Tensor) -> Tensor:
             "like (b - t).square().sum(-1)."
         )
     return widen(losses) if losses.is_floating_point() else losses.to(b.dtype)  # counts, rewards
-
-
-def _version(b: Tensor) -> int:
-    """How often b was changed in place, where that is counted."""
-    return 0 if torch.compiler.is_compiling() or b.is_inference() else b._version

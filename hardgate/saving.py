@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from os import PathLike
 from pathlib import Path
@@ -15,22 +15,28 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as tensor_bytes
 from torch import Tensor, nn
 
-from hardgate import noise, sparsity, units
+from hardgate import noise, units
 from hardgate._base import atomic_file
 from hardgate._base.lazy_state import LazyState
 from hardgate._base.precision import widen
-from hardgate.conditional import ConditionalLinear, ConditionalMLP, Gater
+from hardgate._base.torch_state import children, declares
+from hardgate.conditional.gater import Gater
+from hardgate.conditional.linear import ConditionalLinear
+from hardgate.conditional.mlp import ConditionalMLP
 from hardgate.learning import baselines
+from hardgate.sparsity.adaptive_l1 import AdaptiveL1
+from hardgate.sparsity.firing_rate import FiringRate
+from hardgate.sparsity.kl_target import KLTarget
 
 __all__ = ["LoadError", "load", "save"]
 
 _KEY, _FORMAT = "hardgate", 1
-_ANYWHERE = ("device", "dtype")  # constructor arguments that the tensors answer
-_PLACES = 100_000  # modules, each counted wherever it is used: a few names can ask for 2^n
+_IN_TENSORS = ("device", "dtype")  # constructor arguments that the saved tensors determine
+_PLACES = 100_000  # modules, each counted wherever it is used: shared ones nest to 2^n places
 _FAILURES = (LookupError, TypeError, ValueError, AttributeError, RuntimeError)
 _OURS = [
     *(getattr(units, name) for name in units.__all__ if name not in ("UNITS", "Unit")),
-    *(sparsity.KLTarget, sparsity.AdaptiveL1, sparsity.FiringRate),
+    *(KLTarget, AdaptiveL1, FiringRate),
     *(noise.Gaussian, noise.Logistic, noise.Beta, noise.Binomial),
     *(baselines.OptimalBaseline, baselines.MeanBaseline),
     *(Gater, ConditionalLinear, ConditionalMLP),
@@ -49,12 +55,14 @@ class LoadError(ValueError):
 def save(model: nn.Module, path: str | PathLike[str], *, classes: Iterable[type] = ()) -> None:
     """Write a model to one file: a safetensors file whose header says how to build it.
 
-    Whole or not at all: a crash leaves the file that was there. Units, controllers, gaters and
-    conditional layers can be saved, `nn.Sequential` of them with torch's `Linear`, `LayerNorm`,
-    `Dropout`, `Flatten`, `Identity` and activations, and other classes, yours or torch's, whose
-    constructor arguments are attributes of the same names. A module
-    in several places is stored once, and is one again when loaded; what is frozen
-    (`requires_grad=False`) is frozen again, and each module in the mode it was in.
+    The file is written whole or not at all: a crash leaves the previous file. Units, controllers,
+    gaters and conditional layers can be saved, and `nn.Sequential` of them with torch's `Linear`,
+    `LayerNorm`, `Dropout`, `Flatten`, `Identity` and activations. So can other classes, yours or
+    torch's: pass them as `classes`. Such a class keeps its constructor arguments as attributes of
+    the same names; a method `constructor_arguments()` returns those that it does not, as a dict.
+
+    A module in several places is stored once, and is one module again when loaded. Frozen
+    parameters (`requires_grad=False`) and the mode of each module are restored.
 
     Args:
         model: the model.
@@ -94,14 +102,14 @@ def save(model: nn.Module, path: str | PathLike[str], *, classes: Iterable[type]
 
 
 def load(path: str | PathLike[str], *, classes: Iterable[type] = ()) -> nn.Module:
-    """The model that `save` wrote, on the CPU, in the modes it was in.
+    """The model that `save` wrote, on the CPU, each module in the mode it was in.
 
-    Only the classes of this library, a few of torch's and those given are ever made; nothing in
-    the file is run.
+    Only classes of this library, a few of torch's and those in `classes` are ever instantiated. No
+    code in the file is run.
 
     Args:
         path: the file.
-        classes: your own classes in it.
+        classes: the other classes in it, the same as for `save`.
 
     Returns:
         the model.
@@ -118,7 +126,7 @@ def load(path: str | PathLike[str], *, classes: Iterable[type] = ()) -> nn.Modul
 
 
 def _switches(model: nn.Module) -> dict[str, Any]:
-    """What is neither a tensor nor an argument: the modes, and what is frozen."""
+    """The mode of each module, and which parameters are frozen."""
     mode = model.training
     return {
         "training": mode,
@@ -129,7 +137,7 @@ def _switches(model: nn.Module) -> dict[str, Any]:
 
 def _switch(model: nn.Module, config: Mapping[str, Any]) -> nn.Module:
     model.train(bool(config["training"]))
-    for name in config.get("other_mode", ()):  # files of earlier versions know only one mode
+    for name in config.get("other_mode", ()):  # files of earlier versions have one mode only
         module = model.get_submodule(name)
         module.training = not module.training
     for name in config.get("frozen", ()):
@@ -143,37 +151,11 @@ def _known(classes: Iterable[type]) -> dict[str, type]:
     return {**_KNOWN, **{cls.__name__: cls for cls in classes}}
 
 
-# How an argument is read where it is not the attribute of its name; None: it is left out.
-_READ: Mapping[tuple[type, str], Callable[[Any], Any] | None] = {
-    (units.NoisyRectifier, "noise"): lambda u: type(u.noise).__name__.lower(),
-    (units.NoisyRectifier, "scale"): lambda u: u.noise.scale,
-    (units.StochasticBinary, "decay"): None,  # the baseline's own
-    (units.SlopeAnnealed, "sample"): lambda u: u.samples,
-    (units.StraightThrough, "sample"): lambda u: u.samples,
-    (sparsity.FiringRate, "layer"): lambda c: _no_layer(c),
-    (Gater, "in_features"): lambda g: g.hidden.in_features,
-    (Gater, "gates"): lambda g: g.output.out_features,
-    (Gater, "bottleneck"): lambda g: g.hidden.out_features,
-    **{
-        (cls, name): read
-        for cls in (ConditionalMLP, ConditionalLinear)
-        for name, read in {
-            "in_features": lambda m: m.experts.in_features,
-            "bottleneck": lambda m: m.gater.hidden.out_features,
-            "unit": lambda m: m.gater.unit,
-            "rate": lambda m: m.gater.rate,
-            "sparsity": lambda m: m.gater.sparsity,
-            "init": lambda m: m.gater.init,
-        }.items()
-    },
-    (ConditionalMLP, "hidden_features"): lambda m: m.experts.out_features,
-    (ConditionalMLP, "out_features"): lambda m: m.out.out_features,
-    (ConditionalLinear, "out_features"): lambda m: m.experts.out_features,
-}
-
-
 def _describe(value: Any, names: Mapping[type, str], seen: dict[nn.Module, int]) -> Any:
-    """`value` as JSON: plain, or a class and its arguments; `seen` as `_build` finishes them."""
+    """`value` as JSON: plain, or a class and its arguments.
+
+    `seen` numbers the modules in the order in which `_build` finishes them.
+    """
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple):
@@ -186,12 +168,11 @@ def _describe(value: Any, names: Mapping[type, str], seen: dict[nn.Module, int])
     if cls not in names:
         raise _unknown(value)
     description: dict[str, Any] = {"class": names[cls]}
-    if cls is nn.Sequential:  # not named_children(): it leaves out a module's second place
-        parts = value._modules.items()
-        description["children"] = [[name, _describe(m, names, seen)] for name, m in parts]
+    if cls is nn.Sequential:
+        description["children"] = [[name, _describe(m, names, seen)] for name, m in children(value)]
     else:
-        inner = {name: _describe(read(value), names, seen) for name, read in _readers(cls)}
-        description["arguments"] = inner
+        given = {name: _describe(x, names, seen) for name, x in _arguments(value).items()}
+        description["arguments"] = given
     if isinstance(value, nn.Module):
         seen[value] = len(seen)
     return description
@@ -208,44 +189,37 @@ def _unknown(value: Any) -> TypeError:
             return TypeError(f"save expected a model, got {name} around one. {advice}")
     return TypeError(
         f"save expected classes of hardgate or torch's plain layers, got {name}. Write save(model, "
-        f"path, classes=[{name}]) and the same in load, if its constructor arguments are "
-        "attributes; or save model.state_dict()."
+        f"path, classes=[{name}]) and load(path, classes=[{name}]), if its constructor arguments "
+        "are attributes; or save model.state_dict()."
     )
 
 
-def _readers(cls: type) -> list[tuple[str, Callable[[Any], Any]]]:
-    """The constructor's arguments, each with how to read it from an instance."""
-    readers = []
-    for name, parameter in inspect.signature(cls).parameters.items():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            continue  # torch's Tanh and Identity take anything and keep nothing
-        read = _READ.get((cls, name), lambda instance, name=name: _attribute(instance, name))
-        if read is not None and name not in _ANYWHERE:
-            readers.append((name, read))
-    return readers
+def _arguments(value: Any) -> dict[str, Any]:
+    """The arguments that rebuild an instance: as its class says, else from its attributes."""
+    own = value.constructor_arguments() if hasattr(value, "constructor_arguments") else {}
+    parameters = inspect.signature(type(value)).parameters.values()
+    # torch's Tanh and Identity take *args and **kwargs and keep nothing.
+    named = [p.name for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return {
+        name: own[name] if name in own else _attribute(value, name)
+        for name in named
+        if name not in _IN_TENSORS
+    }
 
 
 def _attribute(instance: Any, name: str) -> Any:
-    """What the constructor was given as `name`."""
+    """The value that the constructor was given as `name`."""
     try:
         value = getattr(instance, name)
     except AttributeError:
         raise TypeError(
             f"save expected {type(instance).__name__} to keep its argument {name} as self.{name}, "
-            f"got no such attribute. Write self.{name} = {name} in its __init__, or save "
-            "model.state_dict()."
+            f"got no such attribute. Write self.{name} = {name} in its __init__, or a method "
+            "constructor_arguments() that returns it in a dict, or save model.state_dict()."
         ) from None
-    # torch's layers are told whether to have a bias, and keep the parameter, or None.
-    given = name == "bias" and name in getattr(instance, "_parameters", ())
-    return value is not None if given else value
-
-
-def _no_layer(controller: Any) -> None:
-    if controller._layer != (None,):
-        raise TypeError(
-            "save expected FiringRate(rate), got one that pushes the bias of a layer elsewhere in "
-            "the model. Save model.state_dict() instead."
-        )
+    # torch's layers take the flag bias, and keep the parameter or None under that name.
+    is_flag = name == "bias" and isinstance(instance, nn.Module) and declares(instance, name)
+    return value is not None if is_flag else value
 
 
 def _build(description: Any, known: Mapping[str, type], built: list[nn.Module]) -> Any:
@@ -294,7 +268,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _rehearse(description: Any, known: Mapping[str, type], state: Mapping[str, Tensor]) -> None:
-    """Build it without memory: a header must not claim more than there is."""
+    """Build it on the meta device: a damaged header must not allocate memory."""
     with torch.device("meta"):
         model = _build(description, known, [])
     if not isinstance(model, nn.Module):
@@ -310,7 +284,7 @@ def _rehearse(description: Any, known: Mapping[str, type], state: Mapping[str, T
 
 
 def _first(model: nn.Module) -> dict[str, str]:
-    """For each tensor its name in the file: the first, for a module in several places."""
+    """The name of each tensor in the file: the first one, for a module in several places."""
     first: dict[tuple[nn.Module, str], str] = {}
     for name in (names := dict.fromkeys(model.state_dict(), "")):
         owner, _, leaf = name.rpartition(".")
@@ -319,7 +293,7 @@ def _first(model: nn.Module) -> dict[str, str]:
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    """What the file holds, each tensor once."""
+    """The tensors of the file, each once."""
     names: dict[int, str] = {}
     first = _first(model)
     state = {name: v for name, v in model.state_dict().items() if first[name] == name}
@@ -333,11 +307,11 @@ def _tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _adopt_dtypes(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """The dtypes that were saved; the state of units and controllers is at least fp32."""
+    """Give the model the saved dtypes; the state of units and controllers is at least fp32."""
     for name, parameter in model.named_parameters():
         parameter.data = parameter.data.to(state[name].dtype)
     for prefix, module in model.named_modules():
         for name, buffer in module.named_buffers(prefix, recurse=False):
-            if name in state:  # those that are not persistent are not stored
+            if name in state:  # buffers that are not persistent are not stored
                 stored = widen(state[name]) if isinstance(module, LazyState) else state[name]
                 buffer.data = buffer.data.to(stored.dtype)

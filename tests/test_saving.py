@@ -14,6 +14,8 @@ from torch import Tensor, nn
 
 import hardgate
 from hardgate import UNITS, AdaptiveL1, ConditionalLinear, ConditionalMLP, Rectifier
+from hardgate.functional import surrogate
+from hardgate.noise import normal
 from hardgate.saving import LoadError, load, save
 
 
@@ -106,6 +108,75 @@ def test_classes_of_the_user(tmp_path: Path) -> None:
         load(tmp_path / "m")
     x = torch.randn(4, 3)
     assert torch.equal(load(tmp_path / "m", classes=[Mine])(x), model(x))
+
+
+class Probit(hardgate.Unit):
+    """A unit of the user: on where a + scale·z > 0."""
+
+    unbiased = False
+    binary = True
+    off_gradient = "expert"
+
+    def __init__(self, scale: float, *, eval_mode: Any = "threshold") -> None:
+        super().__init__(eval_mode=eval_mode)
+        self.scale = scale
+
+    def sample_noise(self, a: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return self.scale * normal(a, generator)
+
+    def sample(self, a: Tensor, noise: Any) -> Tensor:
+        return surrogate((a + noise > 0).to(a.dtype), self.mean(a))
+
+    def mean(self, a: Tensor) -> Tensor:
+        return 0.5 * torch.erfc(-a / self.scale / 2**0.5)
+
+    def gate(self, a: Tensor) -> Tensor:
+        return surrogate((a > self.threshold).to(a.dtype), self.mean(a))
+
+    def active_probability(self, a: Tensor) -> Tensor:
+        return self.mean(a)
+
+    def inactive_probability(self, a: Tensor) -> Tensor:
+        return self.mean(-a)
+
+
+class Slow(hardgate.StraightThrough):
+    """A subclass with an argument more: those of the parent are still read as it says."""
+
+    def __init__(self, patience: int, sample: bool = True) -> None:
+        super().__init__(sample=sample)
+        self.patience = patience
+
+
+class Renamed(nn.Module):
+    """Keeps an argument under another name."""
+
+    def __init__(self, width: int, bias: bool = True) -> None:
+        super().__init__()
+        self.layer = nn.Linear(width, width, bias=bias)
+
+    def constructor_arguments(self) -> dict[str, Any]:
+        return {"width": self.layer.in_features, "bias": self.layer.bias is not None}
+
+
+@pytest.mark.parametrize("unit", [Probit(0.5, eval_mode="mean"), Slow(3, sample=False)])
+def test_a_unit_of_the_user_is_saved_like_ours(unit: Any, tmp_path: Path) -> None:
+    layer = ConditionalMLP(8, 32, 4, bottleneck=4, unit=unit, sparsity=AdaptiveL1(0.2))
+    layer(torch.randn(16, 8))
+    save(layer, tmp_path / "m", classes=[type(unit)])
+    again: Any = load(tmp_path / "m", classes=[type(unit)])
+    assert type(again.gater.unit) is type(unit)
+    for name in ("scale", "eval_mode", "patience", "samples"):
+        assert getattr(again.gater.unit, name, None) == getattr(unit, name, None)
+    x = torch.randn(16, 8)
+    assert torch.equal(again.eval()(x), layer.eval()(x))
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_a_class_says_its_own_arguments(bias: bool, tmp_path: Path) -> None:
+    save(Renamed(3, bias), tmp_path / "m", classes=[Renamed])
+    again = load(tmp_path / "m", classes=[Renamed])
+    assert repr(again) == repr(Renamed(3, bias))
 
 
 def test_a_controller_that_reaches_into_the_model_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Compiled modules, run for once as they were written."""
+"""Run compiled modules eagerly, within a context."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any
 import torch
 
 
-def as_written() -> AbstractContextManager[None]:
-    """Run compiled modules uncompiled: what was compiled before takes no notice of new hooks."""
+def run_eagerly() -> AbstractContextManager[None]:
+    """Within, compiled modules run eagerly: compiled code ignores hooks that were added later."""
     compiler: Any = torch.compiler
     if "torch._dynamo" not in sys.modules or not hasattr(compiler, "set_stance"):
-        return nullcontext()  # nothing is compiled (loading it takes seconds), or torch < 2.6
+        return (
+            nullcontext()
+        )  # nothing is compiled, or torch < 2.6; importing torch._dynamo takes seconds
     stance: AbstractContextManager[None] = compiler.set_stance("force_eager")
     return stance

@@ -26,7 +26,7 @@ def compiling() -> bool:
 
 def transforming() -> bool:
     """Whether a torch.func transform (grad, vmap, …) is running."""
-    return _functorch.peek_interpreter_stack() is not None
+    return _functorch.get_dynamic_layer_stack_depth() > 0
 
 
 def forward_mode() -> bool:
@@ -82,8 +82,8 @@ def outlived(t: Tensor) -> bool:
 
 
 def version(t: Tensor) -> int:
-    """How often the tensor was changed in place."""
-    return t._version
+    """How often the tensor was changed in place; 0 where torch does not count."""
+    return 0 if compiling() or t.is_inference() else t._version
 
 
 def has_hooks(module: nn.Module) -> bool:
@@ -100,3 +100,13 @@ def has_gradient_hooks(parameter: Tensor) -> bool:
     """Whether somebody waits for the gradient of this parameter."""
     hooks = parameter._backward_hooks, parameter._post_accumulate_grad_hooks
     return any(map(bool, hooks))
+
+
+def children(module: nn.Module) -> list[tuple[str, Any]]:
+    """The names and children of a module; unlike named_children(), with those it has twice."""
+    return list(module._modules.items())
+
+
+def declares(module: nn.Module, parameter: str) -> bool:
+    """Whether the module has a parameter of this name, even if it is None."""
+    return parameter in module._parameters

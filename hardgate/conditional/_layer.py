@@ -98,6 +98,13 @@ class ConditionalLayer(nn.Module, ABC):
             return
         self._last = (gates.detach(), last_path())
 
+    def constructor_arguments(self) -> dict[str, Any]:
+        """Those that are not attributes of the same names, for `hardgate.save`."""
+        gater, experts = self.gater, self.experts
+        parts = {name: getattr(gater, name) for name in ("unit", "rate", "sparsity", "init")}
+        sizes = {"in_features": experts.in_features, "bottleneck": gater.hidden.out_features}
+        return {**parts, **sizes, "hidden_features": experts.out_features}
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_last": None, "update": None}  # a copy has no FusedSGD
 

@@ -209,6 +209,12 @@ class Gater(Steered):
         self.output.bias.copy_(starting_bias(self.unit, a, self.rate))
         return self
 
+    def constructor_arguments(self) -> dict[str, Any]:
+        """Those that are not attributes of the same names, for `hardgate.save`."""
+        hidden, output = self.hidden, self.output
+        sizes = {"in_features": hidden.in_features, "bottleneck": hidden.out_features}
+        return {**sizes, "gates": output.out_features}
+
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "update": None}  # a copy has no FusedSGD
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -88,3 +90,7 @@ class ConditionalLinear(ConditionalLayer):
 
     def fan_out(self) -> int:
         return 0
+
+    def constructor_arguments(self) -> dict[str, Any]:
+        """Those that are not attributes of the same names, for `hardgate.save`."""
+        return {**super().constructor_arguments(), "out_features": self.experts.out_features}

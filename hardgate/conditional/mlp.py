@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -113,3 +115,7 @@ class ConditionalMLP(ConditionalLayer):
 
     def fan_out(self) -> int:
         return self.out.out_features
+
+    def constructor_arguments(self) -> dict[str, Any]:
+        """Those that are not attributes of the same names, for `hardgate.save`."""
+        return {**super().constructor_arguments(), "out_features": self.out.out_features}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from hardgate._base.run_eagerly import as_written
+from hardgate._base.run_eagerly import run_eagerly
 from hardgate.conditional.gater import Gater
 
 
@@ -38,7 +38,7 @@ def start_gates_(model: nn.Module, x: Tensor) -> nn.Module:
         raise ValueError("start_gates_ found no hardgate.Gater in this model.")
     hooks = [g.register_forward_pre_hook(lambda g, args: _start(g, args[0])) for g in gaters]
     try:
-        with as_written():
+        with run_eagerly():
             model(x)
     finally:
         for hook in hooks:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
-from torch._C import _functorch as functorch
 
+from hardgate._base.arguments import at_least, flag
 from hardgate._base.distributed import active, total
 from hardgate._base.lazy_state import LazyState
 from hardgate._base.precision import widen
-from hardgate.estimators._carry import carry
+from hardgate.estimators._attach_gradient import attach_gradient
 from hardgate.estimators._refusals import NOT_DIFFERENTIABLE, may_learn, needs_autograd
 from hardgate.exact import losses_of
-from hardgate.noise import fast, uniform
+from hardgate.noise import uniform
 
 Loss: TypeAlias = Callable[[Tensor], Tensor]
 Noise: TypeAlias = Tensor | tuple[Tensor, ...]
@@ -65,7 +64,7 @@ class Estimator(LazyState, ABC):
 
     def __init__(self, *, adapt: bool = True) -> None:
         super().__init__()
-        self.adapt = adapt
+        self.adapt = flag("adapt", adapt)
         self._learning = True
 
     @property
@@ -74,18 +73,16 @@ class Estimator(LazyState, ABC):
         return self.adapt and self.training and self._learning
 
     def learns_from(self, losses: Tensor) -> bool:
-        """Whether this call may move `state`: without examples, in step with who has some."""
-        return self.adapting and (losses.numel() > 0 or active(self.synchronised))
+        """Whether this call may move `state`.
 
-    def count(self, x: Tensor) -> float:
-        """How many numbers x has in all processes; 1 for none."""
-        if not active(self.synchronised):
-            return max(1, x.numel())
-        return max(1.0, total(x.new_tensor(x.numel()), self.synchronised).item())
+        An empty batch moves nothing, but still takes part when processes synchronise.
+        """
+        return self.adapting and (losses.numel() > 0 or active(self.synchronised))
 
     def share_of_mean(self, x: Tensor) -> Tensor:
         """What this process's numbers add to the mean of x over all processes."""
-        return x.sum() / self.count(x)
+        count = total(torch.tensor(float(x.numel())), self.synchronised)
+        return x.sum() / max(1.0, count.item())
 
     def forward(
         self,
@@ -97,24 +94,22 @@ class Estimator(LazyState, ABC):
     ) -> Tensor:
         """The value of E f(b), whose gradient at `logits` is the estimate. See `expectation`."""
         a, grad = widen(logits.detach()), torch.is_grad_enabled()
-        if self._learning != grad:  # nn.Module takes 5 µs to set an attribute
-            self._learning = grad
+        self._learning = grad
         if self.needs_gradient_of_f:
             needs_autograd(type(self).__name__)
         if self.state and self.adapting:
             may_learn(type(self).__name__)
-        with nullcontext() if grad else torch.enable_grad():
-            with fast():
-                noise = self.sample_noise(a, generator)
-            if grad:
-                return self._uncast(f, a, noise, context, logits)
-            return self._uncast(f, a, noise, context, logits.detach()).detach()
+        with torch.enable_grad():  # some estimators differentiate f, under no_grad as well
+            noise = self.sample_noise(a, generator)
+            value, g = self._in_full_precision(f, a, noise, context)
+            value = attach_gradient(value, g, logits if grad else logits.detach())
+        return value if grad else value.detach()
 
-    def _uncast(self, f: Loss, a: Tensor, noise: Noise, context: Context, logits: Tensor) -> Tensor:
-        """The formula in full precision also inside of `torch.autocast`, which is left to f."""
+    def _in_full_precision(self, f: Loss, a: Tensor, noise: Noise, context: Context) -> Estimate:
+        """`estimate`, where `torch.autocast` acts inside f only."""
         device = a.device.type
         if not torch.is_autocast_enabled(device):
-            return self.attach(f, a, noise, context, logits)
+            return self.estimate(f, a, noise, context)
         dtype = torch.get_autocast_dtype(device)
 
         def cast(b: Tensor) -> Tensor:
@@ -122,11 +117,7 @@ class Estimator(LazyState, ABC):
                 return f(b)
 
         with torch.autocast(device, enabled=False):
-            return self.attach(cast, a, noise, context, logits)
-
-    def attach(self, f: Loss, a: Tensor, noise: Noise, context: Context, logits: Tensor) -> Tensor:
-        """The value, with the estimate as its gradient at `logits`."""
-        return carry(*self.estimate(f, a, noise, context), logits)
+            return self.estimate(cast, a, noise, context)
 
     def sample_noise(self, a: Tensor, generator: torch.Generator | None = None) -> Noise:
         """The noise of one estimate."""
@@ -156,13 +147,7 @@ class ManySamples(Estimator, ABC):
 
     def __init__(self, samples: int, *, adapt: bool = True) -> None:
         super().__init__(adapt=adapt)
-        if not isinstance(samples, int) or samples < self.fewest:
-            raise ValueError(
-                f"{type(self).__name__} expected a whole number of at least {self.fewest} samples, "
-                f"got {samples!r}. "
-                f"Write {type(self).__name__}(samples={self.fewest})."
-            )
-        self.samples = samples
+        self.samples = at_least("samples", samples, self.fewest)
         self.n_evals = samples
 
     def sample_noise(self, a: Tensor, generator: torch.Generator | None = None) -> Noise:
@@ -170,25 +155,6 @@ class ManySamples(Estimator, ABC):
 
     def extra_repr(self) -> str:
         return f"samples={self.samples}"
-
-
-def sample(p: Tensor, u: Tensor) -> Tensor:
-    """b = 1[u < p]."""
-    return below(u.to(p.device), p)
-
-
-def below(x: Tensor, y: Tensor, out: Tensor | None = None) -> Tensor:
-    """1[x < y], as a number of y's dtype; in `out`, where `writable`."""
-    if not writable():
-        return (x < y).to(y.dtype)
-    if out is None:
-        out = torch.empty(0, dtype=y.dtype, device=y.device)
-    return torch.lt(x, y, out=out)  # a fifth of the time of (x < y).to(y.dtype)
-
-
-def writable() -> bool:
-    """Whether results may go to memory that is there, which vmap and compilers have no rule for."""
-    return not (functorch.get_dynamic_layer_stack_depth() or torch.compiler.is_compiling())
 
 
 def value_and_gradient(f: Loss, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hardgate._base.arguments import at_least
 from hardgate._base.lazy_state import LazyState
 from hardgate.estimators._adam import Adam
 
@@ -24,14 +25,12 @@ class Network(LazyState):
 
     def __init__(self, hidden: int, rate: float) -> None:
         super().__init__()
-        if not isinstance(hidden, int) or hidden < 1:
-            raise ValueError(f"hidden expected a number of units, like 32, got {hidden!r}.")
-        self.hidden = hidden
+        self.hidden = at_least("hidden", hidden, 1)
         self.register_buffer("weights", torch.zeros(0))
         self.adam = Adam(rate)
 
     def psi(self, x: Tensor, *, keep: bool) -> Tensor:
-        """ψ for inputs `[..., N]`; where there is none yet its start, kept by who learns."""
+        """ψ for inputs `[..., N]`, made on the first call; `keep` stores it."""
         H, inputs, weights = self.hidden, x.shape[-1], self.weights
         if weights.numel() == 0:
             first = torch.randn(H * inputs, generator=torch.Generator().manual_seed(_SEED))
@@ -50,26 +49,15 @@ class Network(LazyState):
 
     def forward(self, x: Tensor, psi: Tensor) -> Tensor:
         """Outputs `[...]` for inputs `[..., N]`."""
-        W, b, w, c = self._split(psi, x.shape[-1])
-        out: Tensor = torch.tanh(x.to(psi.dtype) @ W.T + b) @ w + c
+        H, inputs = self.hidden, x.shape[-1]
+        W, b, w, c = psi.split([H * inputs, H, H, 1])
+        hidden = torch.tanh(x.to(psi.dtype) @ W.view(H, inputs).T + b)
+        out: Tensor = hidden @ w + c[0]
         return out
 
-    def pullback(self, x: Tensor, psi: Tensor, by: Tensor) -> Tensor:
-        """Σ by · ∂out/∂ψ for inputs `[..., N]` and factors `[...]`: a third of autograd's time."""
-        W, b, w, _ = self._split(psi, x.shape[-1])
-        x, by = x.to(psi.dtype).unsqueeze(0).flatten(0, -2), by.to(psi.dtype).flatten()
-        h = torch.tanh(torch.addmm(b, x, W.T))
-        back = torch.outer(by, w) * (1 - h * h)
-        return torch.cat([(back.T @ x).flatten(), back.sum(0), by @ h, by.sum(0, keepdim=True)])
-
-    def learn(self, gradient: Tensor) -> None:
-        """One step down a gradient by ψ."""
-        self.adam.step(self.weights, gradient)
-
-    def _split(self, psi: Tensor, inputs: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        H = self.hidden
-        W, b, w, c = psi.split([H * inputs, H, H, 1])
-        return W.view(H, inputs), b, w, c[0]
+    def learn_(self, gradient: Tensor) -> None:
+        """One step of Adam, given the gradient with respect to ψ."""
+        self.adam.step_(self.weights, gradient)
 
     def extra_repr(self) -> str:
         return f"hidden={self.hidden}"

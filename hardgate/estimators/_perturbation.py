@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC
 
+from hardgate._base.arguments import positive
 from hardgate.estimators._estimator import Estimator
 
 
@@ -25,12 +25,7 @@ class Perturbation(Estimator, ABC):
 
     def __init__(self, step: float = 0.1) -> None:
         super().__init__()
-        if not (isinstance(step, int | float) and math.isfinite(step) and step > 0):
-            name = type(self).__name__
-            raise ValueError(
-                f"{name} expected a positive step, got {step!r}. Write {name}(step=0.1)."
-            )
-        self.step = float(step)
+        self.step = positive("step", step, like=0.1)
 
     def extra_repr(self) -> str:
         return f"step={self.step:g}"

@@ -1,18 +1,23 @@
-"""What REBAR and RELAX share: z behind b, z̃ drawn again given b, and a control variate of both."""
+"""What REBAR and RELAX share: z behind b, z̃ drawn again given b, λ, and the control variate."""
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from hardgate._base.arguments import flag, positive
+from hardgate._base.lazy_state import LazyState
+from hardgate.estimators._adam import Adam
 from hardgate.estimators._estimator import Loss, Noise, gradient_of
 from hardgate.exact import losses_of
 from hardgate.noise import uniform
 
 _LEAST = 2.0**-25  # uniform() gives 0 once in 2²⁴ draws
+_RATE = 0.02  # of λ's Adam
 
 
 class Relaxation(NamedTuple):
@@ -32,6 +37,44 @@ class Relaxation(NamedTuple):
             score: b - p.
         """
         return -value.unsqueeze(-1) * score + derivative[0] - derivative[1] * self.slope
+
+
+class Temperature(LazyState):
+    """λ = exp(log λ), which is positive after every step; fixed, or learnt on the variance.
+
+    Args:
+        start: λ at the start.
+        learn: whether λ is learnt.
+    """
+
+    log: Tensor
+
+    def __init__(self, start: float, *, learn: bool) -> None:
+        super().__init__()
+        start = positive("temperature", start, like=0.5)
+        self.learns = flag("learn_temperature", learn)
+        self.register_buffer("log", torch.tensor([math.log(start)]), persistent=learn)
+        if learn:
+            self.adam = Adam(_RATE)
+
+    def learnt(self, prefix: str) -> tuple[str, ...]:
+        """The names of the buffers that are learnt, for an estimator's `state`."""
+        names = ("log", "adam.first", "adam.second", "adam.steps") if self.learns else ()
+        return tuple(f"{prefix}.{name}" for name in names)
+
+    def leaf(self, *, learning: bool) -> Tensor:
+        """log λ, with `requires_grad` where it is learnt."""
+        log = self.log.detach().clone()
+        return log.requires_grad_() if learning and self.learns else log
+
+    def learn_(self, loss: Tensor, leaf: Tensor) -> None:
+        """One step down the gradient of `loss`, where λ is learnt."""
+        if leaf.requires_grad:
+            (gradient,) = torch.autograd.grad(loss, leaf, retain_graph=True)
+            self.adam.step_(self.log, gradient)
+
+    def extra_repr(self) -> str:
+        return f"{self.log.exp().item():.3g}"
 
 
 def two_uniforms(a: Tensor, generator: torch.Generator | None = None) -> Noise:

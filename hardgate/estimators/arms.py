@@ -55,7 +55,8 @@ class ARMS(Repelled):
         odds = Odds.of(a)
         b = dirichlet_copula(odds, single(noise))  # [K, ..., D]
         losses = losses_of(f, b)
-        return Estimate(losses.mean(0), rloo(losses.detach(), b, debias(odds, self.samples)))
+        g = rloo(losses.detach(), b) * debias(odds, self.samples)
+        return Estimate(losses.mean(0), g)
 
 
 def dirichlet_copula(odds: Odds, u: Tensor) -> Tensor:

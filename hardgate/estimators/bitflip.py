@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise, sample
+from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise
 from hardgate.estimators._flips import draw_unit, flip
 from hardgate.exact import losses_of
+from hardgate.functional.surrogates import bernoulli
 from hardgate.noise import uniform
 
 
@@ -37,7 +38,7 @@ class BitFlip(Estimator):
 
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
         u, v = noise
-        b = sample(torch.sigmoid(a), u)
+        b = bernoulli(torch.sigmoid(a), u)
         chosen = draw_unit(torch.ones_like(b), v)
         losses = losses_of(f, b)
         with torch.no_grad():  # flip_j b is no sample of b: it has no part in the value

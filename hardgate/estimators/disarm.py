@@ -5,15 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardgate.estimators._estimator import (
-    Context,
-    Estimate,
-    Estimator,
-    Loss,
-    Noise,
-    below,
-    writable,
-)
+from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise
 from hardgate.estimators._odds import Odds
 from hardgate.exact import losses_of
 from hardgate.units._unit import single
@@ -53,10 +45,4 @@ def pair_gradient(odds: Odds, b: Tensor, L: Tensor) -> Tensor:
 
 def antithetic(odds: Odds, u: Tensor) -> Tensor:
     """The pair b = 1[u > 1-p], b̃ = 1[u < p], as `[2, ..., D]`."""
-    (p, q), u = odds, u.to(odds.p)
-    if not writable():
-        return torch.stack([below(q, u), below(u, p)])
-    pair = p.new_empty(2, *torch.broadcast_shapes(p.shape, u.shape))
-    below(q, u, pair[0])
-    below(u, p, pair[1])
-    return pair
+    return torch.stack([odds.q < u, u < odds.p]).to(odds.p.dtype)

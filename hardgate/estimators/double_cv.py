@@ -5,12 +5,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardgate.estimators._differentiated import Differentiated, Seen
-from hardgate.estimators._leave_one_out import across, rloo, summed
-from hardgate.learning.coefficient import Coefficient
+from hardgate.estimators._estimator import (
+    Context,
+    Estimate,
+    Loss,
+    ManySamples,
+    Noise,
+    value_and_gradient,
+)
+from hardgate.estimators._leave_one_out import leave_one_out, rloo
+from hardgate.functional.surrogates import bernoulli
+from hardgate.learning.coefficients import Coefficient
+from hardgate.units._unit import single
 
 
-class DoubleCV(Differentiated):
+class DoubleCV(ManySamples):
     """RLOO on f_k + α c_k, with c_k = ḡ_{-k}·(b_k - p) whose own gradient is known.
 
     ḡ_{-k} is the mean of ∇f over the other samples, so that
@@ -37,19 +46,22 @@ class DoubleCV(Differentiated):
     """
 
     unbiased = True
+    needs_gradient_of_f = True
     state = ("alpha.numerator", "alpha.denominator")
 
     def __init__(self, samples: int = 2, *, per_unit: bool = False, adapt: bool = True) -> None:
         super().__init__(samples, adapt=adapt)
         self.alpha = Coefficient(-1.0, per_unit=per_unit)
 
-    def combine(self, seen: Seen, *, learn: bool) -> Tensor:
-        _, p, b, losses, gradient = seen
+    def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
+        p = torch.sigmoid(a)
+        b = bernoulli(p, single(noise))  # [K, ..., D]
+        losses, gradient = value_and_gradient(f, b)
         score = b - p
-        c = across(gradient, score)
-        g, v = rloo(torch.stack([losses, c]), score)
-        v.addcmul_(summed(gradient), p * (1 - p), value=-1 / self.samples)  # of mean zero
-        alpha = self.alpha.value()
-        if learn:
-            self.alpha.update(g, v)
-        return torch.addcmul(g, alpha, v)
+        c = (leave_one_out(gradient) * score).sum(-1)
+        g, v = rloo(torch.stack([losses.detach(), c]), score)
+        v = v - gradient.mean(0) * p * torch.sigmoid(-a)  # of mean zero
+        alpha = self.alpha.value(a.shape[-1])
+        if self.learns_from(losses):
+            self.alpha.learn_(g, v)
+        return Estimate(losses.mean(0), g + alpha * v)

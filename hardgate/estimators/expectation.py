@@ -7,7 +7,7 @@ from torch import Tensor
 
 from hardgate.estimators._estimator import Estimator, Loss
 from hardgate.exact import losses_of
-from hardgate.units import Unit
+from hardgate.units._unit import Unit
 
 
 def expectation(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardgate.estimators._estimator import Context, Estimate, Loss, Noise, sample
+from hardgate.estimators._estimator import Context, Estimate, Loss, Noise
 from hardgate.estimators._flips import unit_by_unit
 from hardgate.estimators._perturbation import Perturbation
 from hardgate.exact import losses_of
+from hardgate.functional.surrogates import bernoulli
 from hardgate.units._unit import single
 
 
@@ -40,11 +41,11 @@ class FiniteDifferences(Perturbation):
 
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
         u = single(noise)
-        losses = losses_of(f, sample(torch.sigmoid(a), u))
+        losses = losses_of(f, bernoulli(torch.sigmoid(a), u))
 
         def difference(e: Tensor) -> Tensor:
             moved = torch.stack([a + self.step * e, a - self.step * e])
-            apart = losses_of(f, sample(torch.sigmoid(moved), u))
+            apart = losses_of(f, bernoulli(torch.sigmoid(moved), u))
             return apart[0] - apart[1]
 
         return Estimate(losses, unit_by_unit(difference, a) / (2 * self.step))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise, sample
+from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise
 from hardgate.estimators._flips import flip, unit_by_unit
 from hardgate.estimators.bitflip import flip_gradient
 from hardgate.exact import losses_of
+from hardgate.functional.surrogates import bernoulli
 from hardgate.units._unit import single
 
 
@@ -35,7 +36,7 @@ class LocalExpectation(Estimator):
     n_evals = "D + 1"
 
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
-        b = sample(torch.sigmoid(a), single(noise))
+        b = bernoulli(torch.sigmoid(a), single(noise))
         losses = losses_of(f, b)
         return Estimate(losses, flip_gradient(a, b, flip_differences(f, b, losses)))
 

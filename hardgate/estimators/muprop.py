@@ -14,10 +14,10 @@ from hardgate.estimators._estimator import (
     Estimator,
     Loss,
     Noise,
-    sample,
     value_and_gradient,
 )
 from hardgate.exact import losses_of
+from hardgate.functional.surrogates import bernoulli
 from hardgate.learning.baselines import BASELINES
 from hardgate.units._unit import single
 
@@ -67,7 +67,7 @@ class MuProp(Estimator):
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
         p = torch.sigmoid(a)
         mean_field, slope = value_and_gradient(f, p)
-        b = sample(p, single(noise))
+        b = bernoulli(p, single(noise))
         losses = losses_of(f, b)
         score = b - p
         expansion = mean_field.detach() + (slope * score).sum(-1)

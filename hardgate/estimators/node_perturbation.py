@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardgate.estimators._estimator import Context, Estimate, Loss, Noise, sample
+from hardgate.estimators._estimator import Context, Estimate, Loss, Noise
 from hardgate.estimators._perturbation import Perturbation
 from hardgate.exact import losses_of
+from hardgate.functional.surrogates import bernoulli
 from hardgate.noise import normal, uniform
 
 
@@ -38,7 +39,7 @@ class NodePerturbation(Perturbation):
 
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
         u, z = noise
-        losses = losses_of(f, sample(torch.sigmoid(a), u))
+        losses = losses_of(f, bernoulli(torch.sigmoid(a), u))
         with torch.no_grad():
-            difference = losses_of(f, sample(torch.sigmoid(a + self.step * z), u)) - losses
+            difference = losses_of(f, bernoulli(torch.sigmoid(a + self.step * z), u)) - losses
         return Estimate(losses, difference.unsqueeze(-1) * z / self.step)  # ξ/s² = z/s

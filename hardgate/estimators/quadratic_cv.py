@@ -5,13 +5,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardgate.estimators._coefficients import Coefficients, combine
-from hardgate.estimators._differentiated import Differentiated, Seen
-from hardgate.estimators._leave_one_out import across, rloo, summed
-from hardgate.estimators._ratio import Ratio
+from hardgate._base.averages import DecayingRatio
+from hardgate.estimators._estimator import (
+    Context,
+    Estimate,
+    Loss,
+    ManySamples,
+    Noise,
+    value_and_gradient,
+)
+from hardgate.estimators._leave_one_out import leave_one_out, rloo
+from hardgate.functional.surrogates import bernoulli
+from hardgate.learning.coefficients import Coefficients, combine
+from hardgate.units._unit import single
 
 
-class QuadraticCV(Differentiated):
+class QuadraticCV(ManySamples):
     """`DoubleCV` on f - S, S(b) = ½ Σ_{i≠j} M_ij (b_i-p_i)(b_j-p_j), whose own gradient is 0.
 
     An idea of this library. Products (b_i - p_i)(b_j - p_j) have no part in ∂E f/∂a, but make up
@@ -44,40 +53,42 @@ class QuadraticCV(Differentiated):
     """
 
     unbiased = True
-    state = tuple(
-        f"{name}.{part}" for name in ("M", "w", "alpha") for part in ("numerator", "denominator")
-    )
+    needs_gradient_of_f = True
+    state = tuple(f"{name}.{part}" for name in ("M", "w", "alpha") for part in DecayingRatio.state)
 
     def __init__(self, samples: int = 2, *, decay: float = 0.99, adapt: bool = True) -> None:
         super().__init__(samples, adapt=adapt)
-        self.M, self.w = Ratio(decay), Ratio(decay)
+        self.M, self.w = DecayingRatio(decay), DecayingRatio(decay)
         # A short memory: while M is still bad, its control variates are large and outweigh others.
         self.alpha = Coefficients((-1.0, 1.0, 0.0, -1.0), decay=0.95)
 
-    def combine(self, seen: Seen, *, learn: bool) -> Tensor:
-        a, p, b, losses, gradient = seen
-        D, score, variance = a.shape[-1], b - p, p * torch.sigmoid(-a)
-        M, w = self.M.value(a, D, D), self.w.value(a, D)
-        M = (M + M.T).mul_(0.5)
+    def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
+        p, D = torch.sigmoid(a), a.shape[-1]
+        b = bernoulli(p, single(noise))  # [K, ..., D]
+        losses, gradient = value_and_gradient(f, b)
+        score, variance = b - p, p * torch.sigmoid(-a)
+        M, w = self.M.ratio(D, D).to(a), self.w.ratio(D).to(a)
+        M = 0.5 * (M + M.T)
         S, slope = quadratic(M, p, score)
-        linear = (across(gradient, score), across(slope, score), score @ w)
-        estimates = rloo(torch.stack([losses, *linear, S]), score)
-        sums = summed(gradient), summed(slope), self.samples * w
-        for V, h in zip(estimates[1:], sums, strict=False):
-            V.addcmul_(h, variance, value=-1 / self.samples)  # of mean zero from here on
-        alpha = self.alpha.value()
-        if learn:
-            self.alpha.update(estimates)
-            self._move(gradient - slope, M, w, score, variance)
-        return combine(estimates, alpha)
 
-    def _move(self, rest: Tensor, M: Tensor, w: Tensor, score: Tensor, variance: Tensor) -> None:
+        slopes = (gradient, slope, w.expand_as(b))  # h of each V(h)
+        linear = [(leave_one_out(h) * score).sum(-1) for h in slopes]
+        estimates = rloo(torch.stack([losses.detach(), *linear, S]), score)
+        known = torch.stack([h.mean(0) for h in slopes]) * variance
+        estimates[1:4] -= known  # all but the first are now of mean zero
+        alpha = self.alpha.value()
+        if self.learns_from(losses):
+            self.alpha.learn_(estimates)
+            self._learn_(gradient - slope, M, w, score, variance)
+        return Estimate(losses.mean(0), combine(estimates, alpha))
+
+    def _learn_(self, rest: Tensor, M: Tensor, w: Tensor, score: Tensor, variance: Tensor) -> None:
         """M and w by the gradient that they leave: what they explain adds no noise to them."""
         D = score.shape[-1]
         rows, scores = (rest - w).flatten(0, -2), score.flatten(0, -2)
         spread = self.samples * variance.sum_to_size(D)
-        self.M.update(torch.addmm(M * spread, rows.T, scores), spread)
-        self.w.update(rest.sum_to_size(D), spread.new_full((D,), len(rows)))
+        self.M.update_(torch.addmm(M * spread, rows.T, scores), spread)
+        self.w.update_(rest.sum_to_size(D), spread.new_full((D,), len(rows)))
 
 
 def quadratic(M: Tensor, p: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
@@ -87,5 +98,5 @@ def quadratic(M: Tensor, p: Tensor, score: Tensor) -> tuple[Tensor, Tensor]:
     gradient.
     """
     diagonal, product = M.diagonal(), score @ M
-    S = 0.5 * (torch.addcmul(product, diagonal, score, value=-1) * score).sum(-1)
-    return S, torch.addcmul(product, diagonal, p - 0.5)
+    S = 0.5 * ((product - diagonal * score) * score).sum(-1)
+    return S, product + diagonal * (p - 0.5)

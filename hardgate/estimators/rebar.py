@@ -6,10 +6,9 @@ import torch
 from torch import Tensor
 
 from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise
-from hardgate.estimators._relaxation import relax, relaxed_loss, two_uniforms
-from hardgate.estimators._temperature import Temperature
+from hardgate.estimators._relaxation import Temperature, relax, relaxed_loss, two_uniforms
 from hardgate.exact import losses_of
-from hardgate.learning.coefficient import Coefficient
+from hardgate.learning.coefficients import Coefficient
 
 
 class REBAR(Estimator):
@@ -64,6 +63,6 @@ class REBAR(Estimator):
         v = at.control(c[1], slope, score)
         out = g + self.eta.value() * v
         if self.learns_from(losses):
-            self.eta.update(g, v)
-            self.temperature.learn(self.share_of_mean(out.square().sum(-1)), log)
+            self.eta.learn_(g, v)
+            self.temperature.learn_(self.share_of_mean(out.square().sum(-1)), log)
         return Estimate(losses, out.detach())

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from hardgate._base.arguments import one_of
-from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise, sample
+from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise
 from hardgate.exact import losses_of
+from hardgate.functional.surrogates import bernoulli
 from hardgate.learning.baselines import BASELINES
 from hardgate.units._unit import single
 
@@ -54,7 +55,7 @@ class REINFORCE(Estimator):
 
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
         p = torch.sigmoid(a)
-        b = sample(p, single(noise))
+        b = bernoulli(p, single(noise))
         losses = losses_of(f, b)
         L, score = losses.detach().unsqueeze(-1), b - p
         baseline: Tensor | float = 0.0

@@ -7,10 +7,15 @@ from torch import Tensor
 
 from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise
 from hardgate.estimators._network import Network
-from hardgate.estimators._relaxation import Relaxation, relax, relaxed_loss, two_uniforms
-from hardgate.estimators._temperature import Temperature
+from hardgate.estimators._relaxation import (
+    Relaxation,
+    Temperature,
+    relax,
+    relaxed_loss,
+    two_uniforms,
+)
 from hardgate.exact import losses_of
-from hardgate.learning.coefficient import Coefficient
+from hardgate.learning.coefficients import Coefficient
 
 
 class RELAX(Estimator):
@@ -79,11 +84,11 @@ class RELAX(Estimator):
         r = self._network_control(at, score, psi)
         out = g + self.eta.value() * v + r
         if learns:
-            self.eta.update(g + r.detach(), v)
+            self.eta.learn_(g + r.detach(), v)
             # The variance, and the mean's square, which stays.
             variance = self.share_of_mean(out.square().sum(-1))
-            self.temperature.learn(variance, log)
-            self.network.learn(*torch.autograd.grad(variance, psi))
+            self.temperature.learn_(variance, log)
+            self.network.learn_(*torch.autograd.grad(variance, psi))
         return Estimate(losses, out.detach())
 
     def _network_control(self, at: Relaxation, score: Tensor, psi: Tensor) -> Tensor:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardgate.estimators._estimator import Context, Estimate, Loss, ManySamples, Noise, sample
+from hardgate.estimators._estimator import Context, Estimate, Loss, ManySamples, Noise
 from hardgate.estimators._leave_one_out import rloo
 from hardgate.exact import losses_of
+from hardgate.functional.surrogates import bernoulli
 from hardgate.units._unit import single
 
 
@@ -36,6 +37,6 @@ class RLOO(ManySamples):
         super().__init__(samples)
 
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
-        b = sample(torch.sigmoid(a), single(noise))  # [K, ..., D]
+        b = bernoulli(torch.sigmoid(a), single(noise))  # [K, ..., D]
         losses = losses_of(f, b)
         return Estimate(losses.mean(0), rloo(losses.detach(), b))  # p cancels

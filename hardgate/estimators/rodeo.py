@@ -5,12 +5,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardgate.estimators._coefficients import Coefficients, combine
-from hardgate.estimators._differentiated import Differentiated, Seen
-from hardgate.estimators._leave_one_out import centred, inner, leave_one_out, summed, weighted
+from hardgate.estimators._estimator import (
+    Context,
+    Estimate,
+    Loss,
+    ManySamples,
+    Noise,
+    value_and_gradient,
+)
+from hardgate.estimators._leave_one_out import leave_one_out, rloo, weighted
+from hardgate.functional.surrogates import bernoulli
+from hardgate.learning.coefficients import Coefficients, combine
+from hardgate.units._unit import single
 
 
-class RODEO(Differentiated):
+class RODEO(ManySamples):
     """RLOO plus Gibbs-Stein control variates of surrogates h, built from f at the other samples.
 
     For any h, (A_i h)(b) = q(b_i → 1-b_i)(h(flip_i b) - h(b)) has mean zero: both values of b_i,
@@ -50,35 +59,37 @@ class RODEO(Differentiated):
     """
 
     unbiased = True
+    needs_gradient_of_f = True
     state = ("alpha.numerator", "alpha.denominator")
 
     def __init__(self, samples: int = 2, *, adapt: bool = True) -> None:
         super().__init__(samples, adapt=adapt)
         self.alpha = Coefficients((1.0, 0.0, -1.0, 0.0, 0.0, 0.0, 0.0))
 
-    def combine(self, seen: Seen, *, learn: bool) -> Tensor:
-        a, p, b, losses, gradient = seen
-        K, score, variance = len(b), b - p, p * torch.sigmoid(-a)
+    def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
+        p = torch.sigmoid(a)
+        b = bernoulli(p, single(noise))  # [K, ..., D]
+        losses, gradient = value_and_gradient(f, b)
+        score, variance = b - p, p * torch.sigmoid(-a)
         t = (gradient * score.unsqueeze(1)).sum(-1)  # ∇f(b_j)·(b_k - p), [k, j, ...]
-        surrogates = _surrogates(gradient, t, b)
 
-        # All that is a sum over k of numbers times b_k - p, at once; then the flips of unit i.
-        numbers = []
-        for h, change in surrogates:
+        estimates = [rloo(losses.detach(), score)]
+        for h, change in _surrogates(gradient, t, b):
             moved = -(score * change).sum(-1)  # Σ_m A_m h
-            numbers += [-h, moved, leave_one_out(moved)]
-        numbers.append(leave_one_out(t.diagonal().movedim(-1, 0)))
-        L = torch.cat([centred(losses).unsqueeze(0), torch.stack(numbers) / K])
-        estimates = weighted(L, score)  # RLOO's, and the control variates
-        square = score.square()
-        for own, (_, change) in zip((1, 4), surrogates, strict=True):
-            estimates[own].addcmul_(summed(change), variance, value=1 / K)
-            estimates[own + 1].add_(inner(square, change), alpha=1 / K)
+            own = change.mean(0) * variance
+            others = (change * score.square()).mean(0)
+            estimates += [
+                own - (h.unsqueeze(-1) * score).mean(0),
+                others + (moved.unsqueeze(-1) * score).mean(0),
+                (leave_one_out(moved).unsqueeze(-1) * score).mean(0),
+            ]
+        baseline = leave_one_out(t.diagonal().movedim(-1, 0))
+        estimates.append((baseline.unsqueeze(-1) * score).mean(0))
 
-        alpha = self.alpha.value()
-        if learn:
-            self.alpha.update(estimates)
-        return combine(estimates, alpha)
+        all_at_once, alpha = torch.stack(estimates), self.alpha.value()
+        if self.learns_from(losses):
+            self.alpha.learn_(all_at_once)
+        return Estimate(losses.mean(0), combine(all_at_once, alpha))
 
 
 def _surrogates(gradient: Tensor, t: Tensor, b: Tensor) -> tuple[tuple[Tensor, Tensor], ...]:
@@ -90,4 +101,4 @@ def _surrogates(gradient: Tensor, t: Tensor, b: Tensor) -> tuple[tuple[Tensor, T
     mean.diagonal().zero_()  # Σ over j is now the mean over j ≠ k
     along, own = weighted(mean, gradient), leave_one_out(gradient.square())
     linear = mean.sum(1), leave_one_out(gradient)
-    return linear, ((mean * t).sum(1), torch.addcmul(2 * along, 1 - 2 * b, own))
+    return linear, ((mean * t).sum(1), 2 * along + (1 - 2 * b) * own)

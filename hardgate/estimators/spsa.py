@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardgate.estimators._estimator import Context, Estimate, Loss, Noise, sample
+from hardgate.estimators._estimator import Context, Estimate, Loss, Noise
 from hardgate.estimators._perturbation import Perturbation
 from hardgate.exact import losses_of
+from hardgate.functional.surrogates import bernoulli
 from hardgate.noise import uniform
 
 
@@ -40,8 +41,8 @@ class SPSA(Perturbation):
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
         u, signs = noise
         delta = torch.where(signs < 0.5, self.step, -self.step)  # cΔ
-        losses = losses_of(f, sample(torch.sigmoid(a), u))
+        losses = losses_of(f, bernoulli(torch.sigmoid(a), u))
         with torch.no_grad():
             moved = torch.sigmoid(torch.stack([a + delta, a - delta]))
-            above, below = losses_of(f, sample(moved, u))
+            above, below = losses_of(f, bernoulli(moved, u))
         return Estimate(losses, (above - below).unsqueeze(-1) / (2 * delta))

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from hardgate._base.arguments import one_of
-from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise, sample
+from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise
 from hardgate.estimators._flips import draw_unit, flip
 from hardgate.estimators.local_expectation import flip_differences
 from hardgate.exact import losses_of
+from hardgate.functional.surrogates import bernoulli
 from hardgate.noise import uniform
 
 
@@ -51,7 +52,7 @@ class StochasticAD(Estimator):
     def estimate(self, f: Loss, a: Tensor, noise: Noise, context: Context = None) -> Estimate:
         u, v = noise
         p = torch.sigmoid(a)
-        b = sample(p, u)
+        b = bernoulli(p, u)
         w = p * (1 - b)
         losses = losses_of(f, b)
         if self.flips == "all":

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from hardgate._base.precision import widen
-from hardgate.functional.surrogates import bernoulli, finite, indicator, surrogate
+from hardgate.functional.surrogates import bernoulli, clamp_infinite, indicator, surrogate
 
 Placement = Literal["both", "stochastic"]
 
@@ -117,7 +117,7 @@ def threshold(a: Tensor, t: Tensor | float = 0.0, *, sigmoid_derivative: bool = 
         [0.0, 0.0, 1.0]
     """
     x = widen(a)
-    soft = torch.sigmoid(x) if sigmoid_derivative else finite(x)
+    soft = torch.sigmoid(x) if sigmoid_derivative else clamp_infinite(x)
     return surrogate((x > t).to(x.dtype), soft).to(a.dtype)
 
 
@@ -142,7 +142,7 @@ def straight_through(a: Tensor, u: Tensor, *, sigmoid_derivative: bool = False) 
     """
     x = widen(a)
     p = torch.sigmoid(x)
-    soft = p if sigmoid_derivative else finite(x)
+    soft = p if sigmoid_derivative else clamp_infinite(x)
     return surrogate(bernoulli(p.detach(), u), soft).to(a.dtype)
 
 

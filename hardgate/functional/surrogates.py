@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 
-def finite(a: Tensor) -> Tensor:
+def clamp_infinite(a: Tensor) -> Tensor:
     """`a` with ±∞ at the largest number, so that a - a is 0 there and NaN only at NaN."""
     limit = torch.finfo(a.dtype).max
     return a.clamp(-limit, limit)
@@ -40,7 +40,7 @@ def surrogate(hard: Tensor, soft: Tensor) -> Tensor:
 
 def with_slope(hard: Tensor, a: Tensor, slope: Tensor) -> Tensor:
     """The value of `hard`, the derivative `slope` with respect to `a`, NaN where `a` is NaN."""
-    x = finite(a)
+    x = clamp_infinite(a)
     return hard.detach() + slope.detach() * (x - x.detach())
 
 

@@ -29,10 +29,7 @@ _SHARES = {
     "linear_backward": ("linear",),
 }
 # Kernels that need no shares, and the modules of their own in which they are.
-_BESIDE = {
-    **dict.fromkeys(("uniform", "normal", "rectified"), "draws"),
-    **dict.fromkeys(("nvil", "linear_cv"), "control_variates"),
-}
+_BESIDE = dict.fromkeys(("uniform", "normal", "rectified"), "draws")
 # What is computed in, and how the weights of the forward pass are kept.
 _ZEROS: dict[torch.dtype, tuple[Any, Any]] = {
     torch.float32: (np.float32(0), np.float32(0)),

@@ -6,8 +6,18 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._C import _functorch as functorch
-from torch.autograd import forward_ad
+
+from hardgate._base.torch_state import (
+    backward_pass,
+    compiling,
+    forward_mode,
+    is_batched,
+    is_wrapped,
+    outlived,
+    transforming,
+    unwrapped,
+    version,
+)
 
 HOW = "(losses.mean() + hardgate.score_loss(model, losses)).backward()"
 
@@ -49,43 +59,43 @@ _CHANGED = (
 _LIMIT = 100_000  # forward passes; beyond this nobody is going to call score_loss
 
 
-class Ticket:
-    """Whether the backward pass of the score term that a call waits for has begun."""
+class ScoreTerm:
+    """Whether the backward pass has reached the score term of a call."""
 
-    paid = False
+    reached = False
 
 
 class Call(NamedTuple):
     """One sampled forward pass, linked to the one before it.
 
-    (A list that is appended to would be compiled anew for each of its lengths.)
+    (torch.compile would compile anew for each length of a list.)
     """
 
     a: Tensor
     h: Tensor  # detached
     version: int | None  # how often a and h were changed in place; None for copies of them
-    due: Ticket | Tensor  # compiled: a zero that the score term has to depend on
+    score_term: ScoreTerm | Tensor  # compiled: a zero that the score term must depend on
     before: Call | None
 
     def check(self) -> None:
-        """Refuse what can no longer be charged."""
+        """Refuse a call that losses can no longer be assigned to."""
         if self.version is None:
             return
-        if functorch.unwrap_if_dead(self.a) is not self.a:
+        if outlived(self.a):
             raise RuntimeError(_ENDED)
-        if self.version != self.a._version + self.h._version:
+        if self.version != version(self.a) + version(self.h):
             raise RuntimeError(_CHANGED)
 
     @property
     def transformed(self) -> bool:
         """Whether it was made inside a `torch.func` transform."""
-        return self.version is not None and functorch.is_functorch_wrapped_tensor(self.a)
+        return self.version is not None and is_wrapped(self.a)
 
 
 class Records:
-    """The sampled calls since the last `score_loss`. Only where a gradient is wanted.
+    """The sampled calls since the last `score_loss`, kept only where a gradient is wanted.
 
-    Copies and pickles of a model start without records: those belong to a graph that is not
+    Copies and pickles of a model start without records, as they belong to a graph that is not
     copied.
     """
 
@@ -96,14 +106,14 @@ class Records:
 
     def watch(self, a: Tensor, h: Tensor) -> Tensor:
         """Record the call; return an h whose backward pass insists on `score_loss`."""
-        if forward_ad._current_level >= 0:
+        if forward_mode():
             raise RuntimeError(_FORWARD_MODE)
-        if torch.compiler.is_compiling():
+        if compiling():
             return self._watch_compiled(a, h)
         wanted = torch.is_grad_enabled() and _gradient_wanted(a)
-        if wanted and torch._C._current_graph_task_id() != -1:
-            # Inside a backward pass: a checkpoint computes the forward again. Non-reentrant
-            # ones never back-propagate through this copy, the record of the first pass serves.
+        if wanted and backward_pass() != -1:
+            # Inside a backward pass, a checkpoint computes the forward pass again. Non-reentrant
+            # ones never back-propagate through this copy: the record of the first pass is used.
             h.register_hook(_refuse_reentrant)
             return h
         self.called = True
@@ -115,11 +125,11 @@ class Records:
                 f"{_LIMIT} forward passes without score_loss. Write\n    {HOW}\n"
                 "or run under torch.no_grad(), or drop them with hardgate.clear_scores(model)."
             )
-        ticket = Ticket()
-        self.last = Call(a, h.detach(), a._version + h._version, ticket, self.last)
+        term = ScoreTerm()
+        self.last = Call(a, h.detach(), version(a) + version(h), term, self.last)
 
         def insist(_: Tensor) -> None:
-            if not ticket.paid:
+            if not term.reached:
                 self.clear()
                 raise RuntimeError(_FORGOTTEN)
 
@@ -130,17 +140,17 @@ class Records:
         self.called = True
         if not torch.is_grad_enabled():
             return h
-        if functorch.get_dynamic_layer_stack_depth():
+        if transforming():
             raise RuntimeError(_COMPILED)
         if not a.requires_grad:
             return h
         watched: Tensor
-        watched, due = _await_score(h.detach(), a)
-        self.last = Call(a.clone(), h.detach(), None, due, self.last)
+        watched, zero = _await_score(h.detach(), a)
+        self.last = Call(a.clone(), h.detach(), None, zero, self.last)
         return watched
 
     def take(self) -> list[Call]:
-        """The calls so far, which are forgotten here."""
+        """Return the calls so far, and forget them."""
         calls, call = [], self.last
         while call is not None:
             calls.append(call)
@@ -149,43 +159,43 @@ class Records:
         return calls[::-1]
 
     def clear(self) -> None:
-        """Forget the calls so far; a backward pass through them goes on being refused."""
+        """Forget the calls so far; a backward pass through them is still refused."""
         self.last, self.count, self.called = None, 0, False
 
     def __reduce__(self) -> tuple[type[Records], tuple[()]]:
         return Records, ()
 
 
-def pay(calls: list[Call], term: Tensor) -> Tensor:
-    """`term`, such that its backward pass allows that of the calls.
+def allow_backward(calls: list[Call], term: Tensor) -> Tensor:
+    """`term`, whose backward pass allows the backward pass of the calls.
 
     It was made after their h, and autograd goes backward in order of making: it comes first.
     """
-    tickets = [call.due for call in calls if isinstance(call.due, Ticket)]
+    marks = [call.score_term for call in calls if isinstance(call.score_term, ScoreTerm)]
     for call in calls:
-        if isinstance(call.due, Tensor):
-            term = term + call.due
-    if tickets:
-        term.register_hook(lambda gradient: _pay(tickets, gradient))
+        if isinstance(call.score_term, Tensor):
+            term = term + call.score_term
+    if marks:
+        term.register_hook(lambda gradient: _mark_reached(marks, gradient))
     return term
 
 
-def _pay(tickets: list[Ticket], gradient: Tensor) -> None:
-    if torch.is_grad_enabled() and not functorch.is_functorch_wrapped_tensor(gradient):
+def _mark_reached(marks: list[ScoreTerm], gradient: Tensor) -> None:
+    if torch.is_grad_enabled() and not is_wrapped(gradient):
         raise RuntimeError(_SECOND)
-    for ticket in tickets:
-        ticket.paid = True
+    for mark in marks:
+        mark.reached = True
 
 
 def _gradient_wanted(a: Tensor) -> bool:
     """Whether `a` is differentiated; refuses where a hook on h would never be called."""
-    if not functorch.is_functorch_wrapped_tensor(a):
+    if not is_wrapped(a):
         return a.requires_grad
-    levels, base = [a], functorch.get_unwrapped(a)
-    while functorch.is_functorch_wrapped_tensor(base):
+    levels, base = [a], unwrapped(a)
+    while is_wrapped(base):
         levels.append(base)
-        base = functorch.get_unwrapped(base)
-    mapped = all(functorch.is_batchedtensor(t) for t in levels)
+        base = unwrapped(base)
+    mapped = all(is_batched(t) for t in levels)
     if any(t.requires_grad for t in levels[1:]) or (mapped and base.requires_grad):
         raise RuntimeError(_HIDDEN)
     return a.requires_grad
@@ -195,8 +205,8 @@ def _refuse_reentrant(_: Tensor) -> None:
     raise RuntimeError(_REENTRANT)
 
 
-# Hooks cannot be traced. A compiled graph carries the same check as an operation that returns h
-# and a zero: in the backward pass, a gradient at h has to come with one at the zero.
+# Hooks cannot be traced. In a compiled graph, an operation that returns h and a zero makes the same
+# check: in the backward pass, a gradient at h must come with one at the zero.
 
 
 @torch.library.custom_op("hardgate::await_score", mutates_args=())
@@ -210,19 +220,19 @@ def _(h: Tensor, a: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @torch.library.custom_op("hardgate::check_score", mutates_args=())
-def _check_score(gradient: Tensor, paid: Tensor) -> Tensor:
-    if not paid and gradient.any():
+def _check_score(gradient: Tensor, reached: Tensor) -> Tensor:
+    if not reached and gradient.any():
         raise RuntimeError(_FORGOTTEN)
     return torch.zeros_like(gradient)
 
 
 @_check_score.register_fake
-def _(gradient: Tensor, paid: Tensor) -> Tensor:
+def _(gradient: Tensor, reached: Tensor) -> Tensor:
     return torch.empty_like(gradient)
 
 
-def _backward(ctx: Any, gradient: Tensor, paid: Tensor) -> tuple[None, Tensor]:
-    return None, torch.ops.hardgate.check_score(gradient, paid)
+def _backward(ctx: Any, gradient: Tensor, reached: Tensor) -> tuple[None, Tensor]:
+    return None, torch.ops.hardgate.check_score(gradient, reached)
 
 
 _await_score.register_autograd(_backward)

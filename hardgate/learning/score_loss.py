@@ -4,23 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor, nn
-from torch._C import _functorch as functorch
 
 from hardgate._base.precision import widen
-from hardgate.learning.records import HOW, Call, pay
-from hardgate.units._unit import Unit
+from hardgate._base.torch_state import compiling, is_wrapped
+from hardgate.learning.baselines import Baseline
+from hardgate.learning.records import HOW, Call, Records, allow_backward
 
 __all__ = ["clear_scores", "score_loss"]
 
 _HOW = f"Write\n    losses = F.cross_entropy(model(x), y, reduction='none')\n    {HOW}"
 
 
-class Charge(NamedTuple):
-    """What one call is charged, with trailing axes of size 1: it broadcasts from the left to a."""
+class Scored(Protocol):
+    """What `score_loss` needs of a unit with `needs_loss`."""
+
+    training: bool
+    eval_mode: str
+    records: Records
+    baseline: Baseline | None
+
+
+class CallLosses(NamedTuple):
+    """The losses of one call, with trailing axes of size 1: they broadcast from the left to a."""
 
     L: Tensor  # 0 where it is masked out
     mask: Tensor | None  # bool
@@ -39,21 +48,21 @@ def score_loss(
 ) -> Tensor:
     """The term whose gradient at `a` is (h - σ(a))(L - L̄_i), averaged over the losses.
 
-    Its value is zero: it changes gradients, not the loss you print. It charges every sampled
-    call since the last `score_loss` of every unit with `needs_loss` in `model`, then forgets
-    them; each baseline is read before this batch updates it (Corollary 1). It has a first
-    derivative only.
+    Its value is zero: it changes gradients, not the loss you print. It charges the losses to every
+    sampled call since the last `score_loss`, of every unit with `needs_loss` in `model`, then
+    forgets these calls. Each baseline is read before this batch updates it (Corollary 1). The term
+    has a first derivative only.
 
     Args:
         model: any module that contains such units (or is one).
         losses: one loss per example, *not* averaged: its shape is that of the leading
-            dimensions of `a`, or of the first few (`[B]` with `a` of `[B, T, D]` charges each
-            example's loss to all its T steps; with `a` of `[T, B, D]` it would be taken for one
-            loss per step, which nothing gives away if T = B). A list charges the k-th loss to the
-            k-th call since the last `score_loss`: per-step losses, or returns to go.
-        mask: which losses count, of their shape, bool or 0 and 1 (for a list: a list). The rest
-            is as if it were not there: the mean is over those that count, and neither gradients
-            nor baselines see the others. Not `losses * mask`, which charges a loss of 0.
+            dimensions of `a`, or of the first few: `[B]` with `a` of `[B, T, D]` charges each
+            example's loss to all its T steps. With `a` of `[T, B, D]`, `[B]` is refused, except
+            where T = B: then it is taken for one loss per step. A list charges the k-th loss to
+            the k-th call since the last `score_loss`: per-step losses, or returns to go.
+        mask: which losses count, of their shape, bool or 0 and 1 (for a list: a list). The
+            mean is over those that count, and neither gradients nor baselines see the others. This
+            is not `losses * mask`, which charges a loss of 0.
         update_baselines: False only reads the baselines (needed under `torch.func`).
 
     Returns:
@@ -76,12 +85,12 @@ def score_loss(
             "called since the last score_loss. Call model(x) first, then score_loss once, on the "
             f"same model object and outside of any checkpoint:\n    {HOW}"
         )
-    # All are taken first: whatever is refused below, nothing is left to charge to later losses.
+    # Take all records first: if something is refused below, no call is left for later losses.
     taken = [(unit, unit.records.take()) for unit in units]
-    charged = [(unit, calls, _charge(losses, mask, calls)) for unit, calls in taken if calls]
+    charged = [(unit, calls, _losses_of(losses, mask, calls)) for unit, calls in taken if calls]
     total = torch.zeros((), device=losses.device if isinstance(losses, Tensor) else None)
-    for unit, calls, charges in charged:
-        term = pay(calls, _unit_term(unit, calls, charges, update_baselines))
+    for unit, calls, theirs in charged:
+        term = allow_backward(calls, _unit_term(unit, calls, theirs, update_baselines))
         total = total + term.to(total.device)
     return total
 
@@ -92,24 +101,25 @@ def clear_scores(model: nn.Module) -> None:
         unit.records.clear()
 
 
-def _scored_units(model: nn.Module) -> list[Unit]:
-    return [m for m in model.modules() if isinstance(m, Unit) and m.needs_loss]
+def _scored_units(model: nn.Module) -> list[Scored]:
+    """The units of the model that say `needs_loss`: this package is below `units`."""
+    return [cast(Scored, m) for m in model.modules() if getattr(m, "needs_loss", False) is True]
 
 
-def _unit_term(unit: Unit, calls: list[Call], charges: list[Charge], update: bool) -> Tensor:
+def _unit_term(unit: Scored, calls: list[Call], charged: list[CallLosses], update: bool) -> Tensor:
     if update and unit.baseline is not None and any(call.transformed for call in calls):
         raise RuntimeError(
             "under torch.func the moving averages of a baseline cannot be updated. Write "
             "score_loss(model, losses, update_baselines=False), or StochasticBinary(None)."
         )
-    scores = [_score(call, charge.mask) for call, charge in zip(calls, charges, strict=True)]
+    scores = [_score(call, c.mask) for call, c in zip(calls, charged, strict=True)]
     baseline: Tensor | float = 0.0
     if unit.baseline is not None:
-        losses, masks = [charge.L for charge in charges], [charge.mask for charge in charges]
+        losses, masks = [c.L for c in charged], [c.mask for c in charged]
         baseline = unit.baseline.step(scores, losses, masks=masks, update=update)
     term = torch.zeros(())
-    for call, score, charge in zip(calls, scores, charges, strict=True):
-        term = term + (score * (charge.L - baseline) * call.a).sum() / charge.number()  # Cor. 1
+    for call, score, c in zip(calls, scores, charged, strict=True):
+        term = term + (score * (c.L - baseline) * call.a).sum() / c.number()  # Cor. 1
     term.detach().zero_()  # only the gradient counts (and 0·a is not 0 at a = ±∞)
     return term
 
@@ -120,10 +130,10 @@ def _score(call: Call, mask: Tensor | None) -> Tensor:
     return score if mask is None else torch.where(mask, score, 0)
 
 
-def _charge(
+def _losses_of(
     losses: Tensor | Sequence[Tensor], mask: Tensor | Sequence[Tensor] | None, calls: list[Call]
-) -> list[Charge]:
-    """What each call is charged."""
+) -> list[CallLosses]:
+    """The losses of each call."""
     if not torch.is_grad_enabled():
         raise RuntimeError(
             "score_loss expected gradients to be enabled, got torch.no_grad() after a forward pass "
@@ -148,13 +158,13 @@ def _charge(
         each = zip(losses, masks, calls, strict=True)
         return [_align(L, m, call.a) for L, m, call in each]
     if isinstance(losses, Tensor):
-        _check_same_pass(losses, calls)  # first: what is left behind may have another shape
+        _check_same_pass(losses, calls)  # first: a call left behind may have another shape
     return [_align(losses, mask, call.a) for call in calls]
 
 
 def _check_same_pass(losses: Tensor, calls: list[Call]) -> None:
-    """Refuse calls that an earlier forward pass left behind: the losses come from others only."""
-    if torch.compiler.is_compiling():
+    """Refuse calls of an earlier forward pass, which the losses do not depend on."""
+    if compiling():
         return
     made = [call.a.grad_fn for call in calls if call.a.grad_fn is not None]
     if len(made) < 2 or losses.grad_fn is None:
@@ -176,7 +186,7 @@ def _check_same_pass(losses: Tensor, calls: list[Call]) -> None:
         )
 
 
-def _align(losses: Tensor, mask: Tensor | Sequence[Tensor] | None, a: Tensor) -> Charge:
+def _align(losses: Tensor, mask: Tensor | Sequence[Tensor] | None, a: Tensor) -> CallLosses:
     if not isinstance(losses, Tensor) or not losses.is_floating_point():
         got = losses.dtype if isinstance(losses, Tensor) else type(losses).__name__
         raise TypeError(f"score_loss expected a tensor of floating point losses, got {got}. {_HOW}")
@@ -190,9 +200,9 @@ def _align(losses: Tensor, mask: Tensor | Sequence[Tensor] | None, a: Tensor) ->
     shape = losses.shape + (1,) * (a.dim() - losses.dim())
     L = widen(losses.detach()).reshape(shape)
     if mask is None:
-        return Charge(L, None)
+        return CallLosses(L, None)
     counted = _counted(mask, losses).reshape(shape)
-    return Charge(L.where(counted, 0), counted)
+    return CallLosses(L.where(counted, 0), counted)
 
 
 def _guess(losses: Tensor, leading: torch.Size) -> str:
@@ -218,7 +228,7 @@ def _counted(mask: Tensor | Sequence[Tensor], losses: Tensor) -> Tensor:
             "    losses[mask].mean() + hardgate.score_loss(model, losses, mask)"
         )
     counted = mask.to(losses.device) != 0
-    hidden = torch.compiler.is_compiling() or functorch.is_functorch_wrapped_tensor(mask)
+    hidden = compiling() or is_wrapped(mask)
     if mask.dtype != torch.bool and not hidden and not torch.equal(counted.to(mask), mask):
         raise ValueError(
             "score_loss expected a mask of 0 and 1, got other numbers. To weigh the losses, write\n"

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from hardgate._base.arguments import positive, proper_decay
+from hardgate._base.averages import decay_
 from hardgate._base.distributed import mean
 from hardgate._base.precision import widen
 from hardgate.sparsity._controller import Controller, examples
-from hardgate.units import Unit
+from hardgate.units._unit import Unit
 
 
 class FiringRate(Controller):
@@ -85,8 +88,17 @@ class FiringRate(Controller):
                 f"FiringRate expected the {len(self.firing)} units that it was first used with, "
                 f"got {len(fired)}. Give each layer a controller of its own: FiringRate(rate)."
             )
-        self.firing.mul_(self.decay).add_(fired, alpha=1 - self.decay)
-        self.weight.mul_(self.decay).add_(1 - self.decay)
+        new = (1 - self.decay) * torch.ones_like(self.weight)
+        decay_((self.firing, self.weight), (new * fired, new), self.decay)
+
+    def constructor_arguments(self) -> dict[str, Any]:
+        """Those that are not attributes of the same names, for `hardgate.save`."""
+        if self._layer != (None,):
+            raise TypeError(
+                "save expected FiringRate(rate), got one that pushes the bias of a layer elsewhere "
+                "in the model. Save model.state_dict() instead."
+            )
+        return {"layer": None}
 
     def extra_repr(self) -> str:
         return f"rate={self.rate}, strength={self.strength}, decay={self.decay}"

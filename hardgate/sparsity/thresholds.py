@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from hardgate._base.arguments import fraction
 from hardgate._base.distributed import gather
 from hardgate._base.precision import widen
-from hardgate._base.run_eagerly import as_written
+from hardgate._base.run_eagerly import run_eagerly
 from hardgate.sparsity._controller import examples
-from hardgate.units import Unit
+from hardgate.units._unit import Unit
 
 _MOST_NUMBERS = 2**26  # pre-activations kept per unit module; beyond it every second example
 
@@ -54,7 +54,7 @@ def calibrate_thresholds(
         batches = list(batches)
     reached: dict[str, float] = {}
     # Thresholds made in inference mode could not be loaded into again.
-    with torch.inference_mode(False), _evaluating(model), as_written(), torch.no_grad():
+    with torch.inference_mode(False), _evaluating(model), run_eagerly(), torch.no_grad():
         waiting = dict(units)
         while waiting:
             name, a = _collect_next(model, waiting, batches)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -76,6 +76,11 @@ class NoisyRectifier(Unit):
 
     def inactive_probability(self, a: Tensor) -> Tensor:
         return self.active_probability(-a)
+
+    def constructor_arguments(self) -> dict[str, Any]:
+        """Those that are not attributes of the same names, for `hardgate.save`."""
+        kind = next(name for name, cls in NOISES.items() if cls is type(self.noise))
+        return {"noise": kind, "scale": self.noise.scale}
 
     def extra_repr(self) -> str:
         return ", ".join(filter(None, [f"noise={self.noise!r}", super().extra_repr()]))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch._C import _functorch as functorch
 
 from hardgate._base.arguments import flag, proper_decay
 from hardgate._base.precision import widen
+from hardgate._base.torch_state import compiling, is_wrapped
 from hardgate.functional import relaxations
-from hardgate.learning.coefficient import Coefficient
+from hardgate.learning.coefficients import Coefficient
 from hardgate.noise import uniform
 from hardgate.units._bernoulli import BernoulliUnit
 from hardgate.units._unit import EvalMode, NoiseTensors, single
@@ -64,8 +64,7 @@ class ReinMax(BernoulliUnit):
 
     def sample(self, a: Tensor, noise: NoiseTensors) -> Tensor:
         h = relaxations.reinmax(a, single(noise))
-        eager = not torch.compiler.is_compiling() and not functorch.is_functorch_wrapped_tensor(h)
-        if self.control is not None and eager and h.requires_grad:
+        if self.control is not None and h.requires_grad and not (compiling() or is_wrapped(h)):
             _steer(h, widen(a.detach()), self.control)
         return h
 
@@ -82,17 +81,11 @@ def _steer(h: Tensor, a: Tensor, control: Coefficient) -> None:
     """
     k = 0.5 * torch.sigmoid(torch.where(h > 0, -a, a))  # ½|h - p|
     t = 1 - 4 * k
-    if control.numerator.numel() not in (0, h.shape[-1] if h.dim() else 1):
-        raise ValueError(
-            f"a control variate expected the {control.numerator.numel()} units that it was first "
-            f"used with, got a of shape {tuple(h.shape)}. Give each layer a unit of its own: "
-            "ReinMax(control_variate=True)."
-        )
-    shift = control.value() * t
+    shift = control.value(units=h.shape[-1] if h.dim() else 1) * t
 
     def hook(gradient: Tensor) -> Tensor:
         if control.training:
-            control.update(k * gradient, k * t)
+            control.learn_(k * gradient, k * t)
         return (gradient + shift).to(gradient.dtype)
 
     h.register_hook(hook)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -86,6 +88,10 @@ class SlopeAnnealed(Unit):
     def _step(self, a: Tensor, threshold: Tensor | float) -> Tensor:
         x = widen(a)
         return surrogate((x > threshold).to(x.dtype), hard_sigmoid(x, self.slope)).to(a.dtype)
+
+    def constructor_arguments(self) -> dict[str, Any]:
+        """Those that are not attributes of the same names, for `hardgate.save`."""
+        return {"sample": self.samples}
 
     def extra_repr(self) -> str:
         slope = "" if self.slope.is_meta else f"slope={self.slope:g}"

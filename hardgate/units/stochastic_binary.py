@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -91,3 +91,7 @@ class StochasticBinary(Unit):
 
     def inactive_probability(self, a: Tensor) -> Tensor:
         return self.active_probability(-a)
+
+    def constructor_arguments(self) -> dict[str, Any]:
+        """Those that are not attributes of the same names, for `hardgate.save`."""
+        return {"decay": None}  # the baseline has it

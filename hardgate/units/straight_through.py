@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -133,6 +133,10 @@ class StraightThrough(Unit):
 
     def _ignore_off(self, h: Tensor) -> Tensor:
         return _weigh(h, 0.0) if self.off_units == "ignore" else h
+
+    def constructor_arguments(self) -> dict[str, Any]:
+        """Those that are not attributes of the same names, for `hardgate.save`."""
+        return {"sample": self.samples}
 
     def extra_repr(self) -> str:
         rate = f", off_rate={self.off_rate}" if self.off_units == "sampled" else ""

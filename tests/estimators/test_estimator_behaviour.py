@@ -297,7 +297,7 @@ def test_too_few_samples(name: str, samples: int) -> None:
     if samples == 1 and cls.fewest == 1:
         return
     with pytest.raises(
-        ValueError, match=rf"{name} expected a whole number of at least {cls.fewest}"
+        ValueError, match=rf"samples expected a whole number of at least {cls.fewest}"
     ):
         cls(samples)
 
@@ -306,7 +306,7 @@ def test_too_few_samples(name: str, samples: int) -> None:
 @pytest.mark.parametrize("step", [0, -1.0, float("nan"), float("inf"), "0.1"])
 def test_steps_are_positive(name: str, step: float) -> None:
     cls = getattr(hardgate.estimators, name)
-    with pytest.raises(ValueError, match=rf"{name} expected a positive step.*{name}\(step=0.1\)"):
+    with pytest.raises(ValueError, match=r"step expected a positive number.*Write step=0\.1\."):
         cls(step)
 
 
@@ -358,7 +358,7 @@ def test_coefficients_of_another_shape_are_refused() -> None:
     draw(learnt, SMOOTH.f, leaf(A, 50))
     other = DoubleCV()
     other.load_state_dict(learnt.state_dict())
-    with pytest.raises(ValueError, match=rf"coefficients \[{len(A)}\].*got \[\].*same options"):
+    with pytest.raises(ValueError, match=rf"shape \[{len(A)}\].*got \[\].*same options"):
         draw(other, SMOOTH.f, leaf(A, 2))
-    with pytest.raises(ValueError, match=rf"coefficients \[{len(A)}\].*got \[{len(A) - 1}\]"):
+    with pytest.raises(ValueError, match=rf"shape \[{len(A)}\].*got \[{len(A) - 1}\]"):
         draw(learnt, lambda b: b.sum(-1), leaf(A[1:], 2))

@@ -204,7 +204,7 @@ def test_nvil_normalised() -> None:
         first, second = (
             draw(e, lambda b: 10 * F(b), leaf(A, 50), seed=step) for e in (plain, normalised)
         )
-    torch.testing.assert_close(plain.sums, normalised.sums)
+    torch.testing.assert_close(plain.moments.ratio(2), normalised.moments.ratio(2))
     ratio = (first.gradient.norm() / second.gradient.norm()).item()
     assert ratio > 3
     torch.testing.assert_close(first.gradient, ratio * second.gradient)
@@ -446,8 +446,9 @@ def test_refusals() -> None:
     for cls, temperature in itertools.product((REBAR, RELAX), (0, -1.0, float("nan"))):
         with pytest.raises(ValueError, match=r"positive number, got.*Write temperature=0.5"):
             cls(temperature)
+    refused = r"expected the (4 inputs|shape \[4\]|shape \[4, 4\]) that.*got (3|\[3).*of its own"
     for form in ("RELAX", "QuadraticCV", "LinearCV"):
-        with pytest.raises(ValueError, match=r"expected the 4 \w+ that.*got 3.*estimator of its"):
+        with pytest.raises(ValueError, match=refused):
             draw(used(form), lambda b: b.sum(-1), leaf(torch.zeros(3), 5))
     nvil, a = NVIL(), leaf(A.float(), 5)
     hardgate.expectation(linear, a, nvil, context=torch.zeros(5, 2))

@@ -268,10 +268,10 @@ def test_sums_decay(cls: Callable[..., Estimator], decay: float) -> None:
 @pytest.mark.parametrize("cls", [NVIL, RELAX])
 def test_networks_have_units_and_learn(cls: Callable[..., Estimator]) -> None:
     for hidden in (0, -1, 2.5):
-        with pytest.raises(ValueError, match="hidden expected a number of units"):
+        with pytest.raises(ValueError, match="hidden expected a whole number of at least 1"):
             cls(hidden=hidden)
     for rate in (-1.0, math.nan, math.inf):
-        with pytest.raises(ValueError, match="rate expected a step size"):
+        with pytest.raises(ValueError, match="rate expected a number of at least 0"):
             cls(rate=rate)
 
 

@@ -229,7 +229,7 @@ def test_a_baseline_that_contains_the_current_sample_is_biased() -> None:
         out = []
         for s, L in zip(score.split(1), losses.split(1), strict=True):
             before = baseline.value()
-            baseline.update([s], [L])
+            baseline.step([s], [L])
             out.append(s * (L - (before if read_before_update else baseline.value())))
         return torch.cat(out[100:])
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import grad
 
 from hardgate import ReinMax, StraightThrough, exact_gradient
-from hardgate.learning.coefficient import Coefficient
+from hardgate.learning.coefficients import Coefficient
 from hardgate_lab.rig.measure import gradient_samples
 from hardgate_lab.rig.problems import PROBLEMS, GradientProblem
 from tests.support.enumeration import (
@@ -221,7 +221,7 @@ def test_a_bad_batch_does_not_stay() -> None:
 def test_refusals() -> None:
     unit = ReinMax(control_variate=True)
     step(unit, torch.randn(4, 3))
-    with pytest.raises(ValueError, match=r"expected the 3 units.*each layer a unit of its own"):
+    with pytest.raises(ValueError, match=r"expected the shape \[3\].*got \[5\].*unit of its own"):
         unit(torch.randn(4, 5, requires_grad=True))
-    with pytest.raises(ValueError, match=r"decay expected a number in \[0, 1\), like 0.99, got 1"):
+    with pytest.raises(ValueError, match=r"decay expected a number in \[0, 1\), got 1.0"):
         ReinMax(control_variate=True, decay=1.0)
