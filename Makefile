@@ -40,11 +40,8 @@ docs: $(INSTALLED)  ## the documentation site, in out/site
 	@echo "→ out/site/index.html"
 
 readme: $(INSTALLED)  ## write the generated tables and figures of README and docs again
-	$(BIN)/hardgate facts --write README.md
-	$(BIN)/python -m hardgate_lab.pages
-	$(BIN)/python -m hardgate_lab.reproduce.table results/reproduce docs/reproduction.md README.md
-	$(BIN)/python -m hardgate_lab.vae.vae_table results/vae docs/vae.md docs/estimators.md
-	$(BIN)/python -m hardgate_lab.reproduce.report.write_report results/reproduce docs/figures curves sparsity classes
+	$(BIN)/python tools/write_tables.py
+	$(BIN)/python tools/draw_figures.py
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Installing into .venv; torch is some 200 MB, so this takes a minute or two."

@@ -159,8 +159,8 @@ def _place(name: str, comparisons: Sequence[Comparison], figure: str) -> float:
         positive = [x for x in figures.values() if x > 0]
         if name in figures and positive:
             least = min(positive)
-            logs.append(math.log(max(figures[name], least / 10) / least))
-    return sum(logs) / max(1, len(logs))
+            logs.append(math.log(max(figures[name] / least, 0.1)))
+    return round(sum(logs) / max(1, len(logs)), 9)  # estimators without variance are equal
 
 
 def _cell(row: Row | None, figure: str) -> str:

@@ -11,6 +11,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from hardgate._base import torch_state
 from hardgate_lab.rig.problems import GradientProblem
 
 _WRITE = (
@@ -47,12 +48,12 @@ def load(path: Path) -> GradientProblem:
         raise UserProblemError(f"{path} expected a function f(b), got {_kind(f)}. {_WRITE}")
 
     def checked(b: Tensor) -> Tensor:
-        version = b._version
+        version = torch_state.version(b)
         try:
             losses = f(b)
         except Exception as error:  # whatever it is that a user's f does
             raise _failed(path, b, error) from error
-        if b._version != version:
+        if torch_state.version(b) != version:
             raise UserProblemError(
                 f"f of {path} expected to leave b as it is, got b changed in place. Write "
                 "b = 2 * b, not b *= 2."

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from hardgate_lab.reproduce.settings import ROWS
-from hardgate_lab.rig.markers import embed
 from hardgate_lab.rig.text_tables import markdown_table, terminal_table
 
 Record = dict[str, Any]
@@ -128,9 +125,3 @@ def _reached(row: str, records: list[Record]) -> bool:
     """Whether our mean test error is at or below the paper's; only MNIST's own files count."""
     mean = statistics.mean(record["test_error"] for record in records)
     return row in PAPER and all(r["canonical"] for r in records) and mean <= PAPER[row].test
-
-
-def write(page: str, folder: Path) -> str:
-    """`page` with the table of the records in `folder` written anew between its markers."""
-    records = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-    return embed(page, "reproduce", markdown(records))

@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -22,10 +22,8 @@ from hardgate_lab.reproduce.train import Job, train
 from hardgate_lab.reproduce.workers import EXPECTED, Source, Watcher
 from hardgate_lab.rig.mnist import load
 
-if TYPE_CHECKING:
-    from torch._C._distributed_c10d import Store
-
-_PATIENCE = timedelta(seconds=3)  # that another process has to say why the job ends
+Store: TypeAlias = Any  # torch.distributed.Store, which torch's type stubs leave out
+_PATIENCE = timedelta(seconds=3)  # for another process to say why the job ends
 _ENDED = (
     "a process of this job ended, or torchrun was stopped. The same command carries on from the "
     "last checkpoint, with any number of processes, or without torchrun."
@@ -52,7 +50,7 @@ def here() -> int:
 
 
 def check(jobs: Sequence[Job], width: int | None) -> None:
-    """Refuse what several processes cannot do together.
+    """Raise `SettingsError` for what several processes cannot do together.
 
     Args:
         jobs: planned.
@@ -133,7 +131,7 @@ def leave(code: int) -> NoReturn:
 
 
 def _join() -> tuple[Share, Store | None]:
-    """The group of all processes, once the first has joined, and where they leave notes."""
+    """Join the group of all processes; also returns a store in which they leave notes."""
     threading.Thread(target=_end_with_torchrun, args=(os.getppid(),), daemon=True).start()
     from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined]
 

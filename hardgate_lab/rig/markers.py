@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 
 def embed(page: str, name: str, block: str) -> str:
@@ -17,9 +17,13 @@ def embed(page: str, name: str, block: str) -> str:
     return f"{head}{begin}{marker}{closing}\n{block}\n{end}{tail}"
 
 
+def present(page: str, names: Iterable[str]) -> list[str]:
+    """Those of the names for which the page has a marker."""
+    return [name for name in names if f"<!-- {name}:" in page]
+
+
 def write(page: str, blocks: Mapping[str, Callable[[], str]]) -> str:
     """`page` with those blocks written anew that it has markers for: at least one."""
-    present = [name for name in blocks if f"<!-- {name}:" in page]
-    for name in present or list(blocks)[:1]:  # without any, embed says what was expected
+    for name in present(page, blocks) or list(blocks)[:1]:  # without any, embed raises
         page = embed(page, name, blocks[name]())
     return page

@@ -25,7 +25,6 @@ Page: TypeAlias = Annotated[
         "--write",
         help="Also write the tables into this Markdown page, between its markers.",
         exists=True,
-        dir_okay=False,
     ),
 ]
 FigureFile: TypeAlias = Annotated[

@@ -56,3 +56,10 @@ def read(folder: Path) -> list[dict[str, Any]]:
     """The records in a folder, by name."""
     paths = sorted(path for path in folder.glob("*.json") if path.name != VARIANCE)
     return [json.loads(path.read_text()) for path in paths]
+
+
+def read_variance(folder: Path) -> list[dict[str, Any]]:
+    """The rows of the folder's `variance.json`; none if there is no such file."""
+    path = folder / VARIANCE
+    rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.exists() else []
+    return rows

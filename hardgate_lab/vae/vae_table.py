@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 
-from hardgate_lab.rig.markers import embed
 from hardgate_lab.rig.text_tables import markdown_table, terminal_table
-from hardgate_lab.vae import variance_table
-from hardgate_lab.vae.take_turns import VARIANCE
-from hardgate_lab.vae.vae_record import name_of, read
+from hardgate_lab.vae.vae_record import name_of
 
 Record = dict[str, Any]
 COLUMNS = ("estimator", "evals", "ms", "variance", "steps", "evaluations", "seconds", "train")
@@ -101,23 +96,3 @@ def _budgets(record: Record, common: Common) -> tuple[float, float, float]:
     """The steps that each of the common budgets allows this run."""
     by_seconds = 1e3 * common.seconds / record["milliseconds"]
     return common.steps, common.evaluations / record["n_evals"], by_seconds
-
-
-def read_variance(folder: Path) -> list[dict[str, Any]]:
-    """The rows of the folder's `variance.json`; none if there is no such file."""
-    path = folder / VARIANCE
-    rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.exists() else []
-    return rows
-
-
-def write(page: str, folder: Path) -> str:
-    """`page` with the tables of the records in `folder` written anew between its markers.
-
-    `vae` is the table of the runs; `vae-variance`, that of their variance, is on a page if it has
-    the markers.
-    """
-    records, variance = read(folder), read_variance(folder)
-    page = embed(page, "vae", markdown(records, variance))
-    if "<!-- vae-variance:" in page:
-        page = embed(page, "vae-variance", variance_table.markdown(variance))
-    return page

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import sys
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -88,7 +87,3 @@ def _write(path: Path, content: bytes) -> None:
             f"cannot write {path}: {error.strerror}. The runs are untouched: make room, or type "
             "`hardgate report RUNS --out DIR` with another folder."
         ) from error
-
-
-if __name__ == "__main__":  # python -m hardgate_lab.reproduce.report.write_report RUNS FOLDER NAME…
-    write_figures(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])

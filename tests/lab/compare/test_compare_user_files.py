@@ -78,7 +78,7 @@ def test_nobody_left(f: str, name: str, why: str, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert f"{name}()." in result.output
     assert why in result.output
-    assert "Nobody to recommend" in result.output
+    assert "No recommendation" in result.output
     assert "--estimator RLOO" in result.output
     assert "Sorted by" not in result.output  # no table, no caption
     (record,) = json.loads((tmp_path / "c.json").read_text())["rounds"]
@@ -200,7 +200,6 @@ def test_brackets_of_a_user_are_no_markup(tmp_path: Path) -> None:
     result = compare(path, "RLOO", files=tmp_path)
     assert result.exit_code == 0, result.output
     assert "a [red]b: the loss [/x] of [bold]y. Truth" in result.output
-    assert "measured 1/1: a [red]b" in result.output
     assert "Recommended on a [red]b:" in result.output
 
 

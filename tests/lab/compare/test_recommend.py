@@ -110,6 +110,6 @@ def test_nothing_unbiased_and_nothing_at_all() -> None:
     text = said(row("X()", unbiased=False, bias=0.3), row("Y()", unbiased=False, bias=0.1))
     assert text.startswith("No unbiased estimator was compared. Least biased: Y() (10 %)")
     assert "--estimator RLOO" in text
-    assert said().startswith("Nobody to recommend")
-    assert said(row("O()", own_objective=True)).startswith("Nobody to recommend")
-    assert said(row("W()", z=99.0)).startswith("Nobody to recommend")
+    assert said().startswith("No recommendation")
+    assert said(row("O()", own_objective=True)).startswith("No recommendation")
+    assert said(row("W()", z=99.0)).startswith("No recommendation")

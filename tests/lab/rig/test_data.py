@@ -219,7 +219,7 @@ def test_a_full_disk_leaves_nothing_partial(
 
 CHILD = """
 import json, os, sys, time
-from hardgate.reproduce import download
+from hardgate_lab.rig import download
 from hardgate_lab.rig.mnist import load
 url, how, files = sys.argv[1:]
 download.FILES = tuple(download.File(n, s, tuple(item)) for n, s, item in json.loads(files))

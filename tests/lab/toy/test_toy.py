@@ -77,7 +77,7 @@ def test_the_command_writes_table_figure_and_json(tmp_path: Path) -> None:
     args = ["toy", *names, "--steps", "20", "--seeds", "2", *files]
     result = CliRunner().invoke(app, args, env={"COLUMNS": "120"})
     assert result.exit_code == 0, result.output
-    for word in ("climbed 3/3", "DisARM()", "0.2506", "StraightThrough() *", "optimum 0.251001"):
+    for word in ("DisARM()", "0.2506", "StraightThrough() *", "optimum 0.251001"):
         assert word in result.output
     assert figure.read_bytes().startswith(b"\x89PNG")
     record = json.loads(rows.read_text())
@@ -91,7 +91,7 @@ def test_a_name_given_twice_climbs_once(tmp_path: Path) -> None:
     names = ["--estimator", "RLOO", "--estimator", "RLOO(2)"]
     args = ["toy", *names, "--steps", "2", "--figure", str(tmp_path / "t.png")]
     result = CliRunner().invoke(app, args, env={"COLUMNS": "120"})
-    assert "climbed 1/1" in result.output
+    assert result.output.count("RLOO(2)") == 1
 
 
 @pytest.mark.parametrize("option", ["--seed", "--evals"])

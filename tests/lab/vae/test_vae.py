@@ -22,7 +22,7 @@ from hardgate import exact_expectation
 from hardgate.estimators import ESTIMATORS, REINFORCE, RLOO
 from hardgate_lab.rig.candidates import UnknownEstimatorError
 from hardgate_lab.rig.idx import DataError
-from hardgate_lab.vae import vae_data, vae_table, variance_table
+from hardgate_lab.vae import vae_data, variance_table
 from hardgate_lab.vae.autoencoder import BernoulliVAE
 from hardgate_lab.vae.elbo import elbo
 from hardgate_lab.vae.gradient_variance import spread
@@ -34,7 +34,6 @@ from hardgate_lab.vae.vae_record import make_record
 from hardgate_lab.vae.vae_run import VaeRun, VaeSettings
 from hardgate_lab.vae.vae_table import Common, at, markdown
 from tests.support import tiny_digits, tiny_runs
-from tests.support.paths import ROOT
 from tests.support.statistics import Z_LEVEL, Z_WRONG, largest_z
 
 
@@ -442,9 +441,3 @@ def test_the_variances_are_sorted_at_equal_evaluations() -> None:
     assert table[3] == "| `two`* | 2 | 3 | 2 | 4 |"
     assert "at most 10 %" in table[-1]
     assert variance_table.markdown([]) == ""
-
-
-@pytest.mark.parametrize("name", ["vae.md", "estimators.md"])
-def test_the_pages_are_those_of_the_committed_records(name: str) -> None:
-    page = (ROOT / "docs" / name).read_text()
-    assert vae_table.write(page, ROOT / "results" / "vae") == page, "run `make readme`"
