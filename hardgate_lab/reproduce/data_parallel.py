@@ -23,7 +23,7 @@ from hardgate_lab.reproduce.network import Gated, Network
 _T = TypeVar("_T")
 
 
-class Share:
+class Shard:
     """The part of one process among `world`; by default the whole, of a process alone.
 
     Args:
@@ -48,7 +48,7 @@ class Share:
         rows = self._rows()
         return float((rows.stop - rows.start) * self.world / self._batch)
 
-    def total(self, *numbers: float) -> list[float]:
+    def sum(self, *numbers: float) -> list[float]:
         """Their sums over all processes."""
         if self.world == 1:
             return list(numbers)
@@ -56,7 +56,7 @@ class Share:
         dist.all_reduce(sums)
         return [float(number) for number in sums]
 
-    def told(self, find: Callable[[], _T]) -> _T:
+    def broadcast(self, find: Callable[[], _T]) -> _T:
         """What the first process finds, on every process."""
         found = [find() if self.first else None]
         if self.world > 1:
@@ -71,14 +71,14 @@ class Share:
         if isinstance(model, Gated):
             unit = model.layer.gater.unit
             unit.synchronised = False  # its threshold: each process calibrates on all images
-            self._share_noise(unit)
+            self._shard_noise(unit)
         for module in model.modules():
             if isinstance(module, nn.Dropout) and module.p > 0:
                 module.register_forward_pre_hook(self._fill)
                 module.register_forward_hook(self._cut)
         return DistributedDataParallel(model)
 
-    def _share_noise(self, unit: Unit) -> None:
+    def _shard_noise(self, unit: Unit) -> None:
         draw = unit.sample_noise
 
         def sample_noise(a: Tensor, generator: torch.Generator | None = None) -> NoiseTensors:

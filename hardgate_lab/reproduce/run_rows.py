@@ -93,7 +93,7 @@ def reproduce(
     try:
         with display.shown():
             if shared:
-                torchrun.train_together(jobs[0], source, display)
+                torchrun.lead(jobs[0], source, display)
             else:
                 run_jobs(sorted(jobs, key=_cost, reverse=True), width, source, display)
     except KeyboardInterrupt:

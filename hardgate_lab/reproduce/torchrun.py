@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from hardgate import reuse_memory
-from hardgate_lab.reproduce.data_parallel import Share
+from hardgate_lab.reproduce.data_parallel import Shard
 from hardgate_lab.reproduce.settings import SettingsError
 from hardgate_lab.reproduce.train import Job, train
 from hardgate_lab.reproduce.workers import EXPECTED, Source, Watcher
@@ -71,7 +71,7 @@ def check(jobs: Sequence[Job], width: int | None) -> None:
         )
 
 
-def train_together(job: Job, source: Source, watcher: Watcher) -> None:
+def lead(job: Job, source: Source, watcher: Watcher) -> None:
     """What the first process does: train the job with the others.
 
     Args:
@@ -79,13 +79,13 @@ def train_together(job: Job, source: Source, watcher: Watcher) -> None:
         source: of the data; each reads them itself.
         watcher: told everything.
     """
-    share, store = _join()
-    share.told(lambda: (job, source))
+    shard, store = _join()
+    shard.broadcast(lambda: (job, source))
     try:
         record = _train(
             job,
             source,
-            share,
+            shard,
             tell=lambda progress: watcher.progress(job, progress),
             say=lambda message: watcher.say(job, message),
         )
@@ -100,10 +100,10 @@ def train_together(job: Job, source: Source, watcher: Watcher) -> None:
 
 def follow() -> int:
     """What the other processes do; an exit code."""
-    share, store = _join()
-    job, source = share.told(_not_first)
+    shard, store = _join()
+    job, source = shard.broadcast(_not_first)
     try:
-        _train(job, source, share, tell=lambda progress: None, say=lambda message: None)
+        _train(job, source, shard, tell=lambda progress: None, say=lambda message: None)
         return 0
     except KeyboardInterrupt:
         return 130
@@ -130,26 +130,26 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _join() -> tuple[Share, Store | None]:
+def _join() -> tuple[Shard, Store | None]:
     """Join the group of all processes; also returns a store in which they leave notes."""
     threading.Thread(target=_end_with_torchrun, args=(os.getppid(),), daemon=True).start()
     from torch.distributed import PrefixStore, rendezvous  # type: ignore[attr-defined]
 
     store, rank, world = next(iter(rendezvous("env://")))
     if world == 1:
-        return Share(), None
+        return Shard(), None
     # torch's choice: gloo for what is on the CPU, as all is here; NCCL for GPUs, where it has it.
     dist.init_process_group(store=PrefixStore("group", store), rank=rank, world_size=world)
-    return Share(rank, world), PrefixStore("notes", store)
+    return Shard(rank, world), PrefixStore("notes", store)
 
 
-def _train(job: Job, source: Source, share: Share, tell: Any, say: Any) -> dict[str, Any]:
+def _train(job: Job, source: Source, shard: Shard, tell: Any, say: Any) -> dict[str, Any]:
     reuse_memory()
     torch.set_flush_denormal(True)
     before = signal.signal(signal.SIGTERM, _end)
     try:
         data = load(source.name, source.directory, say=lambda message: None)  # the first said it
-        return train(job, data, tell, say, share)
+        return train(job, data, tell, say, shard)
     except BaseException:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # torchrun's, while it is said why
         raise

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from hardgate import score_loss, sparsity_loss
-from hardgate_lab.reproduce.data_parallel import Share
+from hardgate_lab.reproduce.data_parallel import Shard
 from hardgate_lab.reproduce.evaluate import calibrate, evaluate
 from hardgate_lab.reproduce.row_record import check_same_row, finished, identity, make_record
 from hardgate_lab.reproduce.settings import Settings
@@ -68,7 +68,7 @@ Tell = Callable[[RowProgress], None]
 
 
 def train(
-    job: Job, data: Dataset, tell: Tell, say: Say, share: Share | None = None
+    job: Job, data: Dataset, tell: Tell, say: Say, shard: Shard | None = None
 ) -> dict[str, Any]:
     """Train a row to its end, from its last checkpoint if there is one.
 
@@ -80,35 +80,35 @@ def train(
         data: what to train, validate and test on.
         tell: given the progress a few times a second.
         say: given what the user should read, such as that a checkpoint was damaged.
-        share: of this process where several train the row; only the first reads and writes files.
+        shard: of this process where several train the row; only the first reads and writes files.
 
     Returns:
         the record, which is also in `record.json`, beside `weights.safetensors`; processes other
         than the first may return an empty one.
     """
-    share = share or Share()
-    with lock(job.folder) if share.first else nullcontext():
-        same = identity(job.row, job.seed, job.settings, job.threads, share.world, data)
-        record = share.told(lambda: finished(job.folder / RECORD, same))
-        drawn = job.tensorboard and share.first
+    shard = shard or Shard()
+    with lock(job.folder) if shard.first else nullcontext():
+        same = identity(job.row, job.seed, job.settings, job.threads, shard.world, data)
+        record = shard.broadcast(lambda: finished(job.folder / RECORD, same))
+        drawn = job.tensorboard and shard.first
         board = Board(job.folder / BOARD, job.settings) if drawn else None
         if record is None:
             torch.set_num_threads(job.threads)
             torch.manual_seed(job.seed)
-            run = TrainingState(job.settings, data.train, share)
-            run.resume(share.told(lambda: _saved(job.folder, same, say)))
+            run = TrainingState(job.settings, data.train, shard)
+            run.resume(shard.broadcast(lambda: _saved(job.folder, same, say)))
             while run.epoch < job.settings.epochs:
                 advance(run, data, tell)
-                if share.first:
+                if shard.first:
                     checkpoint.save(job.folder, run.epoch, run.tensors(), {**same, **run.state()})
                 if board is not None:
                     board.write(run.curves)
                 tell(_progress(run, 0.0, run.last("train_loss")))
-            if not share.first:
+            if not shard.first:
                 return {}
             record = make_record(run, data, job.preset, same)
             _finish(job.folder, run, record)
-        if share.first:
+        if shard.first:
             checkpoint.clear(job.folder)  # also what a kill left after the record was written
         if board is not None:
             board.finish(record)
@@ -132,12 +132,12 @@ def advance(run: TrainingState, data: Dataset, tell: Tell) -> None:
 
 def _epoch(run: TrainingState, train: Split, tell: Tell) -> tuple[float, float]:
     """One pass over the training images: mean cross-entropy and density, both as trained."""
-    share, model = run.share, run.model.train()
+    shard, model = run.shard, run.model.train()
     batches = torch.randperm(len(train.y)).split(run.settings.batch)
     total, seen, own, pace = 0.0, 0, 0, Pace(_TELL_EVERY)
     for step, batch in enumerate(batches):
         run.schedule(step / len(batches))
-        index = share.take(batch)
+        index = shard.take(batch)
         x, y = train.x[index], train.y[index]
         total, seen, own = total + _backward(run, x, y, step), seen + len(batch), own + len(index)
         if run.settings.rho:
@@ -146,17 +146,17 @@ def _epoch(run: TrainingState, train: Split, tell: Tell) -> tuple[float, float]:
         run.step()
         if pace.due():
             tell(_progress(run, step / len(batches), total / seen))
-    return total / seen, share.total(model.density() * (own / seen))[0]
+    return total / seen, shard.sum(model.density() * (own / seen))[0]
 
 
 def _backward(run: TrainingState, x: Tensor, y: Tensor, step: int) -> float:
     """Back-propagate the loss of this process's rows; the cross-entropy of all, summed."""
-    share, model = run.share, run.model
+    shard, model = run.shard, run.model
     losses = cross_entropy(run.forward(x).float(), y, reduction="none")
-    (total,) = share.total(losses.detach().sum().item())
+    (total,) = shard.sum(losses.detach().sum().item())
     if not math.isfinite(total):  # before the backward pass, where FusedSGD steps
         raise DivergedError(f"the loss is {total} in epoch {run.epoch + 1}, step {step + 1}")
-    loss = share.weight() * (losses.mean() + score_loss(model, losses))
+    loss = shard.weight() * (losses.mean() + score_loss(model, losses))
     (loss + sparsity_loss(model)).backward()
     return total
 

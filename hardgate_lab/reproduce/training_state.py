@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hardgate import FusedSGD
-from hardgate_lab.reproduce.data_parallel import Share
+from hardgate_lab.reproduce.data_parallel import Shard
 from hardgate_lab.reproduce.evaluate import Evaluation
 from hardgate_lab.reproduce.network import Gated, Network, build, limit_norms_
 from hardgate_lab.reproduce.settings import Settings
@@ -32,15 +32,15 @@ class TrainingState:
     Args:
         settings: the row's.
         train: the training images.
-        share: of this process, where several train together.
+        shard: of this process, where several train together.
     """
 
-    def __init__(self, settings: Settings, train: Split, share: Share | None = None) -> None:
-        self.settings, self.share = settings, share or Share()
+    def __init__(self, settings: Settings, train: Split, shard: Shard | None = None) -> None:
+        self.settings, self.shard = settings, shard or Shard()
         self.model = build(settings, train.x, CLASSES)
         self.averaged = copy.deepcopy(self.model) if settings.average else None
-        self.forward = self.share.wrap(self.model)  # what training calls
-        self.optimiser = _optimiser(self.model, settings, self.share)
+        self.forward = self.shard.wrap(self.model)  # what training calls
+        self.optimiser = _optimiser(self.model, settings, self.shard)
         self.best: dict[str, Tensor] = {}
         self.curves: dict[str, list[float]] = {name: [] for name in CURVES}
         self.steps = 0
@@ -165,9 +165,9 @@ class TrainingState:
         return 0.0 if control is None else float(getattr(control, "weight", float("nan")))
 
 
-def _optimiser(model: Network, settings: Settings, share: Share) -> torch.optim.SGD:
+def _optimiser(model: Network, settings: Settings, shard: Shard) -> torch.optim.SGD:
     """FusedSGD where it can do what the settings ask for, else SGD; the gater has its own rate."""
-    plain = settings.momentum == settings.rho == 0 and share.world == 1
+    plain = settings.momentum == settings.rho == 0 and shard.world == 1
     if isinstance(model, Gated) and plain:
         fused = FusedSGD(model, settings.lr, gater_lr=settings.lr * settings.gater_lr)
         for group, scale in zip(fused.param_groups, (1.0, settings.gater_lr), strict=True):

@@ -38,11 +38,10 @@ def terminal_table(
     table.caption_justify = "left"
     for k, name in enumerate(columns):
         width = max((len(row[k]) for row in rows), default=0)
-        if k == 0:
-            whole = width if words else min(width, _NARROWEST)
-            table.add_column(name, overflow="fold", min_width=whole)
-        elif words:
-            table.add_column(name, overflow="fold")
+        if words:
+            table.add_column(name, no_wrap=k == 0)
+        elif k == 0:
+            table.add_column(name, overflow="fold", min_width=min(width, _NARROWEST))
         else:
             table.add_column(name, justify="right", overflow="fold", min_width=width)
     for k, row in enumerate(rows):

@@ -62,7 +62,8 @@ class VaeLines:
         if self._begun is None:
             self._begun = now, left
         begun, first = self._begun
-        return clock((now - begun) / (first - left) * left) if first > left else "?"
+        pace = (now - begun) / (first - left) if first > left else 1e-3  # as it was timed
+        return clock(pace * left)
 
 
 class VaeTable(VaeLines):

@@ -86,6 +86,8 @@ def _variance(plan: VaePlan, data: Digits, console: Console) -> dict[str, Any]:
         def tell(name: str, step: int) -> None:
             bar.now(f"{name} at step {step}")
             bar.advance()
+            if step == steps[-1]:
+                bar.say(f"measured the variance of {name}")
 
         rows = measure(trajectory, first.units, plan.measured, data, first.seed, tell)
     where = {"versions": versions(), "machine": processor()}

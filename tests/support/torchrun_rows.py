@@ -29,7 +29,7 @@ APART = "kl"  # the row that is also trained without `synchronise_`
 
 def main(folder: Path) -> None:
     dist.init_process_group("gloo")
-    data, part = dataset(), data_parallel.Share(dist.get_rank(), dist.get_world_size())
+    data, part = dataset(), data_parallel.Shard(dist.get_rank(), dist.get_world_size())
     for name, (row, changes) in ROWS.items():
         train.train(job(folder / name, row, **changes), data, _silent, _silent, part)
     vars(data_parallel)["synchronise_"] = lambda model: model

@@ -1,9 +1,8 @@
-"""The trials: each trains a row for a few epochs, and may be given up half-way."""
+"""The trials of a sweep: each trains a row for a few epochs, and may be given up."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from hardgate_lab.reproduce.training_state import TrainingState
 from hardgate_lab.rig.mnist import load
 
 _PACKAGES = {"psycopg": "'psycopg[binary]'", "MySQLdb": "mysqlclient"}  # by what they install
-_HEARTBEAT = 30  # seconds after which a worker that says nothing is looked for
+_HEARTBEAT = 30  # seconds between two signs of life of a worker
 _DONE = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
@@ -55,19 +54,19 @@ class Sweep:
 
     @property
     def name(self) -> str:
-        """Of the study: sweeps that differ in what a trial is do not mix."""
+        """The name of the study: sweeps that differ in what a trial is do not mix."""
         fixed = "".join(f",{name}={value}" for name, value in self.changes)
         return f"{self.dataset}-{self.row}-{self.epochs}-epochs-seed-{self.seed}{fixed}"
 
     def settings(self) -> Settings:
-        """What the trials vary."""
+        """The settings that the trials start from."""
         base = settings_of(self.row, "quick")
         schedule = {"epochs": self.epochs, "decay_start": max(1, self.epochs // 2)}
         return change(change(base, schedule), dict(self.changes))
 
 
 def open_study(sweep: Sweep, worker: int = 0) -> optuna.Study:
-    """The study in its storage; made there, the row's own settings as first trial, if it is new."""
+    """The study in its storage. A new one gets the row's own settings as its first trial."""
     if ":memory:" in sweep.storage or sweep.storage in ("sqlite://", "sqlite:///"):
         raise SweepError(
             "--storage expected a database that workers share, got one in the memory of a single "
@@ -110,7 +109,7 @@ def _make_folder(storage: str) -> None:
         Path(storage.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
 
 
-def work(sweep: Sweep, worker: int, tell: Callable[[FrozenTrial], None]) -> None:
+def work(sweep: Sweep, worker: int) -> None:
     """TrainingState trials until the study has as many as it should; safe beside other workers."""
     study = open_study(sweep, worker)
     data = load(sweep.dataset, sweep.data, say=lambda message: None)
@@ -131,7 +130,6 @@ def work(sweep: Sweep, worker: int, tell: Callable[[FrozenTrial], None]) -> None
         return run.best_error()
 
     def stop(study: optuna.Study, trial: FrozenTrial) -> None:
-        tell(trial)
         if len(finished(study)) >= sweep.trials:
             study.stop()
 
@@ -140,8 +138,16 @@ def work(sweep: Sweep, worker: int, tell: Callable[[FrozenTrial], None]) -> None
 
 
 def finished(study: optuna.Study) -> list[FrozenTrial]:
-    """The trials that ended with a figure, or were given up."""
+    """The trials that were trained to the end, or given up."""
     return study.get_trials(deepcopy=False, states=_DONE)
+
+
+def epochs_done(study: optuna.Study, sweep: Sweep) -> int:
+    """The epochs trained so far; those of a finished trial count in full, also if given up."""
+    return sum(
+        sweep.epochs if trial.state in _DONE else len(trial.intermediate_values)
+        for trial in study.get_trials(deepcopy=False)
+    )
 
 
 def importances(study: optuna.Study) -> dict[str, float]:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import time
+from collections.abc import Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.box import SIMPLE
 from rich.console import Console
-from rich.table import Table
 
 from hardgate_lab.reproduce.run_rows import CORES
-from hardgate_lab.reproduce.settings import ROWS, SettingsError
+from hardgate_lab.reproduce.settings import ROWS, SettingsError, read_changes
 from hardgate_lab.rig.mnist import DataError, load
+from hardgate_lab.rig.options import Changes, DatasetName, IdxFolder, Seed
+from hardgate_lab.rig.progress import Bar, say
+from hardgate_lab.rig.text_tables import terminal_table
 
 if TYPE_CHECKING:
     import optuna
@@ -22,40 +27,42 @@ if TYPE_CHECKING:
 
 console = Console()
 
-_NEAR = 0.01  # of the target, in training
+_LOOK = 1.0  # seconds between two looks at the study
+_NEAR = 0.01  # of the target density, in training
 _SHOWN = 5  # trials, side by side: what fits into 80 columns
 
 
 def sweep_command(
     row: Annotated[str, typer.Argument(help=f"A row of the table: {', '.join(ROWS)}.")],
     trials: Annotated[
-        int, typer.Option(min=1, help="How many in all; those that are in the storage count.")
+        int, typer.Option(min=1, help="Stop when the storage has this many finished trials.")
     ] = 20,
     storage: Annotated[
-        str, typer.Option(help="The database that workers share: sqlite:///… or postgresql://…")
+        str, typer.Option(help="Database that the workers share: sqlite:///… or postgresql://…")
     ] = "sqlite:///out/sweep.db",
-    epochs: Annotated[int, typer.Option(min=1, help="Of each trial.")] = 6,
-    jobs: Annotated[int, typer.Option(min=1, help="Workers here, one thread each.")] = CORES,
-    seed: Annotated[int, typer.Option(min=0, help="Of weights and batches, in every trial.")] = 0,
-    dataset: Annotated[str, typer.Option(help="mnist or fashion-mnist.")] = "mnist",
-    data: Annotated[Path | None, typer.Option(help="The folder of the four IDX files.")] = None,
-    change: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A setting that holds in all trials; repeatable."),
-    ] = None,
-    figure: Annotated[Path, typer.Option(help="Where the PNG of the importances goes.")] = Path(
-        "out/sweep.png"
-    ),
+    epochs: Annotated[int, typer.Option(min=1, help="Train each trial this many epochs.")] = 6,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Run this many workers here, with one thread each.")
+    ] = CORES,
+    seed: Seed = 0,
+    dataset: DatasetName = "mnist",
+    data: IdxFolder = None,
+    change: Changes = None,
+    figure: Annotated[
+        Path, typer.Option(help="Draw the importance of each setting to this file.")
+    ] = Path("out/sweep.png"),
 ) -> None:
-    r"""Search the settings that the paper left open, on validation.
+    r"""Search for better settings of one row, on validation images.
 
-    Each trial trains the row for a few epochs on a fast-falling learning
-    rate; a trial that is worse than the median of the others at the same
-    epoch is given up. The first one runs the row's own settings. The test
-    images are never read. The same command carries on, also after a kill;
-    run it on several machines with one storage, and they share the work.
+    A trial trains the row for a few epochs with other settings. If after an
+    epoch it is worse than the median of the other trials at that epoch, it is
+    given up. The first trial uses the row's own settings. The test images are
+    never read.
 
-    Needs Optuna: pip install 'hardgate\[sweep]'.
+    You may stop it at any time; the same command carries on. Run it on
+    several machines with one --storage, and they share the work.
+
+    It needs Optuna: pip install 'hardgate\[sweep]'.
 
     Examples:
 
@@ -71,49 +78,41 @@ def sweep_command(
         raise typer.BadParameter(
             "sweeps need Optuna. Type: pip install 'hardgate[sweep]'"
         ) from None
-    changes = tuple(_pair(each) for each in change or [])
-    sweep = Sweep(row, epochs, trials, storage, dataset, data, seed, changes)
     try:
+        changes = tuple(read_changes(change or []).items())
+        sweep = Sweep(row, epochs, trials, storage, dataset, data, seed, changes)
         sweep.settings()
-        load(dataset, data, say=lambda message: console.print(message, highlight=False))
+        load(dataset, data, say=lambda message: say(console, message))
         study = open_study(sweep)  # last: a command that is refused leaves no study behind
     except (SettingsError, SweepError, DataError) as error:
         raise typer.BadParameter(str(error)) from None
     before = len(finished(study))
-    console.print(f"{sweep.name}: {before} of {trials} trials are there.", highlight=False)
-    _run(sweep, jobs if before < trials else 0)
+    say(console, f"{sweep.name}: {before} of {trials} trials are finished.")
+    if before < trials:
+        _run(study, sweep, jobs)
     _print(study, sweep, figure)
 
 
-def _pair(text: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
-    if not sign:
-        raise typer.BadParameter(f"--set expected NAME=VALUE, like lr=0.05, got {text!r}.")
-    return name, value
-
-
-def _run(sweep: Sweep, jobs: int) -> None:
-    """The workers, each a process; a trial that is cut off is run again later."""
+def _run(study: optuna.Study, sweep: Sweep, jobs: int) -> None:
+    """Run the workers, each a process. A trial that is cut off is run again later."""
     context = multiprocessing.get_context("spawn")
     workers = [
-        context.Process(target=_worker, args=(sweep, number), daemon=True) for number in range(jobs)
+        context.Process(target=_work, args=(sweep, number), daemon=True) for number in range(jobs)
     ]
     try:
         for worker in workers:
             worker.start()
-        for worker in workers:
-            worker.join()
+        _watch(study, sweep, workers)
     except KeyboardInterrupt:
-        console.print("Stopped. The same command carries on.", highlight=False)
         for worker in workers:
             worker.terminate()
+        return say(console, "Stopped. The same command carries on.")
     if any(worker.exitcode for worker in workers):
-        console.print("A worker ended early; the same command carries on.", style="red")
+        say(console, "A worker ended early; the same command carries on.", style="red")
 
 
-def _worker(sweep: Sweep, number: int) -> None:
-    import os
-
+def _work(sweep: Sweep, number: int) -> None:
+    """Inside the process of a worker."""
     os.environ["NUMBA_NUM_THREADS"] = "1"
     import torch
 
@@ -123,17 +122,35 @@ def _worker(sweep: Sweep, number: int) -> None:
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     reuse_memory()
+    work(sweep, number)
 
-    def tell(trial: optuna.trial.FrozenTrial) -> None:
-        error = "given up" if trial.value is None else f"valid {trial.value:.2f} %"
-        drawn = ", ".join(f"{name} {value:.3g}" for name, value in trial.params.items())
-        console.print(f"trial {trial.number}: {error}  ({drawn})", highlight=False, soft_wrap=True)
 
-    work(sweep, number, tell)
+def _watch(study: optuna.Study, sweep: Sweep, workers: Sequence[BaseProcess]) -> None:
+    """Until the workers end: print each trial that is finished, and show the time left."""
+    from hardgate_lab.reproduce.sweep.study import epochs_done, finished
+
+    before, told = epochs_done(study, sweep), {trial.number for trial in finished(study)}
+    running = True
+    with Bar(console, "sweep", sweep.trials * sweep.epochs - before) as bar:
+        while running:
+            time.sleep(_LOOK)
+            running = any(worker.is_alive() for worker in workers)
+            for trial in finished(study):
+                if trial.number not in told:
+                    told.add(trial.number)
+                    bar.say(_line(trial))
+            bar.now(f"{len(told)} of {sweep.trials} trials finished")
+            bar.reach(epochs_done(study, sweep) - before)
+
+
+def _line(trial: optuna.trial.FrozenTrial) -> str:
+    error = "given up" if trial.value is None else f"valid {trial.value:.2f} %"
+    drawn = ", ".join(f"{name} {value:.3g}" for name, value in trial.params.items())
+    return f"trial {trial.number}: {error}  ({drawn})"
 
 
 def _print(study: optuna.Study, sweep: Sweep, figure: Path) -> None:
-    """The table of the best trials, the command for the best, the plot of the importances."""
+    """Print the best trials and the command for the best one; draw the importances."""
     from optuna.trial import TrialState
 
     from hardgate_lab.reproduce.sweep.space import command
@@ -142,27 +159,27 @@ def _print(study: optuna.Study, sweep: Sweep, figure: Path) -> None:
 
     done = study.get_trials(states=(TrialState.COMPLETE,))
     if not done:
-        console.print("No trial was finished yet.")
+        say(console, "No trial was finished yet.")
         return
     rate = sweep.settings().rate
 
     def merit(trial: optuna.trial.FrozenTrial) -> tuple[bool, float]:
-        """Those whose gates are on about as often as they should come first."""
+        """Trials whose density is near the target come first, then those of low error."""
         return abs(trial.user_attrs["density"] - rate) > _NEAR, trial.value or 0.0
 
-    ranked = sorted(done, key=merit)[:_SHOWN]
-    table = Table("trial", *(str(trial.number) for trial in ranked), box=SIMPLE)
-    table.add_row("valid %", *(f"{trial.value:.2f}" for trial in ranked))
-    table.add_row("on %", *(f"{100 * trial.user_attrs['density']:.1f}" for trial in ranked))
-    for name in ranked[0].params:
-        drawn = (trial.params.get(name) for trial in ranked)  # None: an older study varied less
-        table.add_row(name, *("" if value is None else f"{value:.3g}" for value in drawn))
-    console.print(table)
+    best = sorted(done, key=merit)[:_SHOWN]
+    rows = [
+        ["valid %", *(f"{trial.value:.2f}" for trial in best)],
+        ["on %", *(f"{100 * trial.user_attrs['density']:.1f}" for trial in best)],
+    ]
+    for name in best[0].params:
+        drawn = (trial.params.get(name) for trial in best)  # None: an older study varied less
+        rows.append([name, *("" if value is None else f"{value:.3g}" for value in drawn)])
+    columns = ["trial", *(str(trial.number) for trial in best)]
+    console.print(terminal_table(columns, rows, title="The best trials"))
+    say(console, "Train the best one at full length:")
     options = [f"--set {name}={value}" for name, value in sweep.changes]
-    console.print("The best, at full length:", highlight=False)
-    line = command(sweep.row, "paper", ranked[0].params, options)
-    console.print(line, highlight=False, soft_wrap=True)
+    say(console, command(sweep.row, "paper", best[0].params, options))
     if len(done) > 3:
-        figure.parent.mkdir(parents=True, exist_ok=True)
         draw(importances(study), sweep.name, figure)
-        console.print(f"→ {figure}", highlight=False)
+        say(console, f"→ {figure}")

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from hardgate_lab.cli import app
-from hardgate_lab.reproduce.data_parallel import Share
+from hardgate_lab.reproduce.data_parallel import Shard
 from hardgate_lab.reproduce.row_record import check_same_row
 from hardgate_lab.reproduce.torchrun import _ENDED
 from hardgate_lab.rig.mnist import load
@@ -63,7 +63,7 @@ def same_but_for_rounding(one: Path, other: Path) -> None:
 @pytest.mark.parametrize("world", [1, 2, 3, 7])
 @pytest.mark.parametrize("n", [1, 2, 5, 14, 32])
 def test_every_row_of_a_batch_belongs_to_one_process(n: int, world: int) -> None:
-    shares = [Share(rank, world) for rank in range(world)]
+    shares = [Shard(rank, world) for rank in range(world)]
     index = torch.randperm(n)
     parts = [share.take(index) for share in shares]
     assert torch.equal(torch.cat(parts), index)

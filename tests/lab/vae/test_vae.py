@@ -346,14 +346,14 @@ def test_what_was_measured_is_kept_unless_damaged_or_fresh(tmp_path: Path) -> No
     def again(*more: str) -> tuple[int, str]:
         return tiny_digits.invoke("--estimator=RLOO", "--steps=40", *more, data=data, out=out)
 
-    assert "variance of RLOO(2)" in again()[1]
-    assert "variance of RLOO(2)" not in again()[1]
+    assert "measured the variance of RLOO(2)" in again()[1]
+    assert "measured the variance of RLOO(2)" not in again()[1]
     for damaged in ("[1]", "{"):
         path.write_text(damaged)
         code, output = again()
         assert code == 0, output
-        assert "variance of RLOO(2)" in output
-    assert "variance of RLOO(2)" in again("--fresh")[1]
+        assert "measured the variance of RLOO(2)" in output
+    assert "measured the variance of RLOO(2)" in again("--fresh")[1]
     weights = out / "RLOO-2" / "weights-000040.safetensors"
     weights.write_bytes(weights.read_bytes()[:100])
     path.unlink()
