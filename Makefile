@@ -33,6 +33,7 @@ docs: $(INSTALLED)  ## the documentation site, in out/site
 readme: $(INSTALLED)  ## write the generated tables and figures of README and docs again
 	$(BIN)/hardgate facts --write README.md
 	$(BIN)/python -m hardgate_lab.pages
+	$(BIN)/python -m hardgate_lab.reproduce.recorded results/reproduce
 	$(BIN)/python -m hardgate_lab.reproduce.table results/reproduce docs/reproduction.md README.md
 	$(BIN)/python -m hardgate_lab.vae.vae_table results/vae docs/vae.md docs/estimators.md
 	$(BIN)/python -m hardgate_lab.reproduce.report.write_report results/reproduce docs/figures curves sparsity classes

@@ -14,6 +14,7 @@ from rich.console import Console
 from hardgate_lab.reproduce import torchrun
 from hardgate_lab.reproduce.display import Plain, Watch
 from hardgate_lab.reproduce.network import check
+from hardgate_lab.reproduce.next_steps import next_steps
 from hardgate_lab.reproduce.report.runs import RunsError
 from hardgate_lab.reproduce.settings import PAPER_ROWS, settings_of
 from hardgate_lab.reproduce.table import rich_table
@@ -114,15 +115,16 @@ def reproduce(
     load(source.name, source.directory, say=lambda message: _print(console, message))
     if fresh:
         discard(jobs)
-    shared = torchrun.launched()
-    display = Watch(console, jobs) if console.is_interactive and not shared else Plain(console)
+    shared, order = torchrun.launched(), sorted(jobs, key=_cost, reverse=True)
+    interactive = console.is_interactive and not shared
+    display = (Watch if interactive else Plain)(console, order, 1 if shared else width, _cost)
     stopped = False
     try:
         with display if isinstance(display, Watch) else nullcontext():
             if shared:
                 torchrun.train_together(jobs[0], source, display)
             else:
-                run_jobs(sorted(jobs, key=_cost, reverse=True), width, source, display)
+                run_jobs(order, width, source, display)
     except KeyboardInterrupt:
         stopped = True
     records = [display.records[job] for job in jobs if job in display.records]
@@ -137,11 +139,13 @@ def reproduce(
     if stopped:
         command = "The same command without --fresh" if fresh else "The same command"
         _print(console, f"Stopped. {command} carries on from each row's last checkpoint.")
-    _print(console, f"→ {', '.join(where)}")
+    _print(console, f"Records: {', '.join(where)}")
     if records and not stopped:
         from hardgate_lab.reproduce.report.report_command import make_report
 
-        make_report(jobs[0].folder.parent.parent, None, console)
+        out = jobs[0].folder.parent.parent
+        make_report(out, None, console)
+        _print(console, next_steps(records, out))
     return 130 if stopped else int(bool(display.failures))
 
 

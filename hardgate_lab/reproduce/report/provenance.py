@@ -65,7 +65,7 @@ def _differing(experiment: Experiment, common: Mapping[str, str]) -> list[tuple[
     return [(_names(experiment, results), words) for (_, words), results in lines.items()]
 
 
-def _names(experiment: Experiment, results: Sequence[Result]) -> Html:
+def _names(experiment: Experiment, results: Sequence[Result]) -> str:
     """The rows of these runs; with the seeds where they are not all of the row's."""
     rows: dict[str, list[Result]] = {}
     for result in results:
@@ -76,4 +76,4 @@ def _names(experiment: Experiment, results: Sequence[Result]) -> Html:
         else f"{own[0].label}, seed {', '.join(str(result.seed) for result in own)}"
         for row, own in rows.items()
     ]
-    return element("b", "; ".join(names))
+    return "; ".join(names)

@@ -81,7 +81,8 @@ class Picture:
 
     name: str  # of the PNG
     title: str
-    caption: str
+    what: str  # what you are looking at, in one line
+    caption: str  # what else there is to know
     panels: tuple[Panel, ...]
     columns: int = 2  # of the PNG
 

@@ -247,7 +247,7 @@ def test_it_is_the_same_every_time(record: Record, tmp_path: Path) -> None:
 
 
 def test_the_template_is_part_of_the_package() -> None:
-    assert resources.files("hardgate.reproduce.report").joinpath("page.html").is_file()
+    assert resources.files("hardgate_lab.reproduce.report").joinpath("page.html").is_file()
 
 
 # Records that are not as they should be
