@@ -56,13 +56,13 @@ def _what_was_run(experiment: Experiment) -> str:
     machines = sorted({r.made["machine"] for r in results if "machine" in r.made})
     rows, runs = len(experiment.rows), len(results)
     parts = [
-        f"The {experiment.preset} preset on {_dataset(experiment)}: {rows} row{'s' * (rows > 1)}",
+        f"{rows} row{'s' * (rows > 1)}",
         *([f"{runs} runs with all seeds"] if runs > rows else []),
         *([f"{epochs} epochs each"] if epochs else []),
-        *([f"{duration(sum(trained))} of training, all rows added up"] if trained else []),
+        *([f"{duration(sum(trained))} of training with all rows added up"] if trained else []),
     ]
-    where = f", on {' and '.join(machines)}" if machines else ""
-    return f"{', '.join(parts)}{where}."
+    where = f" Processor: {' and '.join(machines)}." if machines else ""
+    return f"The {experiment.preset} preset on {_dataset(experiment)}: {', '.join(parts)}.{where}"
 
 
 # The table
@@ -117,7 +117,7 @@ def _notes(experiment: Experiment, beside: Experiment | None) -> Html:
         "Gates on: how many of the gates a test image opens, so how many experts are computed"
         + ("; under “paper” stands its aim." if experiment.comparable else "."),
         *(["±: standard deviation over seeds."] if several else []),
-        "Time: training of one seed.",
+        "Time: training of one seed, in this run.",
     ]
     return element("p", " ".join(notes), class_="note")
 
@@ -186,7 +186,7 @@ def _short(experiment: Experiment, beside: Experiment) -> Html:
     full = [result for row in PAPER_ROWS for result in beside.rows.get(row, ())]
     above = above_paper(beside)
     reached = sum(points <= 0 for points in above.values())
-    many = "all" if reached == len(above) else f"{reached} of {len(above)}"
+    many = f"all {reached}" if reached == len(above) else f"{reached} of {len(above)}"
     runs = f"A run of {epochs} epochs" if epochs else "A short run"
     return element(
         "p",
@@ -198,15 +198,15 @@ def _short(experiment: Experiment, beside: Experiment) -> Html:
 
 
 def _repeat() -> Html:
-    return element(
-        "p",
-        element("b", "To repeat the recorded runs: "),
-        element("code", COMMAND),
-        f" takes about {minutes()} minutes on {CORES} cores, and three times that with ",
-        element("code", "--seeds 3"),
-        ". After ",
-        element("code", "make reproduce"),
-        ", type ",
-        element("code", ".venv/bin/hardgate"),
-        ".",
+    return join(
+        element(
+            "p",
+            element("b", "To repeat the recorded runs"),
+            f", which takes about {minutes()} minutes on {CORES} cores (three times that with ",
+            element("code", "--seeds 3"),
+            "; in a checkout, type ",
+            element("code", ".venv/bin/hardgate"),
+            "):",
+        ),
+        element("pre", COMMAND, tabindex="0"),
     )

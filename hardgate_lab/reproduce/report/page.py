@@ -15,12 +15,17 @@ from hardgate_lab.reproduce.report.style import DARK, Picture, variable
 TITLE = "Hard gates: the paper's experiment, run again"
 _WHAT = (
     "The experiment of Bengio, Léonard and Courville (2013, arXiv 1308.3432): a network decides "
-    "for each image which tenth of its 2000 experts to compute, and each row below learns these "
-    "on/off decisions in another way."
+    "for each image which tenth of its 2000 experts to compute. Each row below trains it with "
+    "another kind of gate."
 )
-_READ_ONCE = (
-    "The epoch was chosen on the validation images. The test images were read once, when a run "
-    "was finished."
+_ALL_NUMBERS = (
+    "The validation images chose the epoch. The test images were read once, when a run was "
+    "finished. The loss is the mean cross-entropy as trained, with the noise of the gates."
+)
+_GATES = (
+    "Dead gates open for no validation image, always-on gates for all of them. Multiplications "
+    "are those of one image, gater included. The loss without noise is that of the training "
+    "images with deterministic gates. Seconds are those of training."
 )
 _SETTINGS = "hardgate_lab/reproduce/settings.py"
 _LEAST = {2: "25rem", 3: "19rem"}  # the least width of a panel, by the columns that we want
@@ -66,10 +71,10 @@ def _experiment(experiment: Experiment, drawn: Drawn, prefix: str) -> Html:
 
 def _parts(experiment: Experiment, drawn: Drawn) -> Iterable[tuple[str, Html]]:
     """What stands below the first screen, by its title."""
-    yield "All numbers", join(tables.errors(experiment), element("p", _READ_ONCE, class_="note"))
+    yield "All numbers", join(tables.errors(experiment), element("p", _ALL_NUMBERS, class_="note"))
     for picture, panels in drawn:
         yield picture.title, _figure(picture, panels)
-    yield "Gates in numbers", tables.gates(experiment)
+    yield "Gates in numbers", join(tables.gates(experiment), element("p", _GATES, class_="note"))
     shared = element(
         "p", "First what most runs share. ", element("code", _SETTINGS), " says what each means."
     )

@@ -72,7 +72,7 @@ def make_report(path: Path, out: Path | None, console: Console) -> None:
     except SaveError as error:
         raise SaveError(f"{error} Type `hardgate report {path} --out DIR`.") from error
     page = _watched(runs, folder, console)
-    console.print(f"→ {page}", highlight=False, soft_wrap=True, markup=False)
+    console.print(f"Page, for a browser: {page}", highlight=False, soft_wrap=True, markup=False)
 
 
 def _watched(runs: Runs, folder: Path, console: Console) -> Path:

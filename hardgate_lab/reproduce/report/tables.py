@@ -15,8 +15,10 @@ _SLASH = "\N{NO-BREAK SPACE}/\N{NO-BREAK SPACE}"
 
 def errors(experiment: Experiment) -> Html:
     """Training loss, errors and gates of each row, with the paper's figures below them."""
-    heads = ("Gater", "Training loss", "Validation error, %", "Test error, %", "Gates on, %")
-    return table(heads, [_errors(experiment, row) for row in experiment.rows])
+    heads = ("Gater", "Training loss", "Validation error, %", "Test error, %")
+    gates_on = f"Gates on, %: training{_SLASH}test"
+    rows = [_errors(experiment, row) for row in experiment.rows]
+    return table((*heads, gates_on), rows, class_="numbers")
 
 
 def gates(experiment: Experiment) -> Html:
@@ -26,8 +28,8 @@ def gates(experiment: Experiment) -> Html:
     rows = [
         (
             results[0].label,
-            spread(results, "dead", _plain),
-            spread(results, "always_on", _plain),
+            span(results, "dead") or NONE,
+            span(results, "always_on") or NONE,
             spread(results, "decisiveness", two),
             spread(results, "needed", _thousands),
             _without_skipping(results),
@@ -36,7 +38,7 @@ def gates(experiment: Experiment) -> Html:
         )
         for results in experiment.rows.values()
     ]
-    return table((*heads, *more), rows)
+    return table((*heads, *more), rows, class_="numbers")
 
 
 # Errors
@@ -70,13 +72,13 @@ def _density(results: Sequence[Result]) -> str:
     found = [mean(results, name) for name in ("density_train", "density_test")]
     if all(value == 1 for value in found):
         return "all"
-    notes = [f"training{_SLASH}test"]
+    shown = _SLASH.join(map(percent, found))
     rate = results[0].settings.get("rate")
-    if results[0].sparse and isinstance(rate, float):
-        rounding = 1e-9
-        inside = all(v is not None and abs(v - rate) <= TOLERANCE + rounding for v in found)
-        notes += [] if inside else [f"not within {100 * rate:g} ± 1"]
-    return join(_SLASH.join(map(percent, found)), element("small", ", ".join(notes)))
+    if not results[0].sparse or not isinstance(rate, float):
+        return shown
+    rounding = 1e-9
+    inside = all(v is not None and abs(v - rate) <= TOLERANCE + rounding for v in found)
+    return shown if inside else join(shown, element("small", f"not within {100 * rate:g} ± 1"))
 
 
 # Gates
@@ -91,10 +93,6 @@ def _without_skipping(results: Sequence[Result]) -> str:
 
 def _whole(value: float) -> str:
     return f"{value:.0f}"
-
-
-def _plain(value: float) -> str:
-    return f"{value:.4g}"
 
 
 def _thousands(value: float) -> str:
