@@ -19,7 +19,7 @@ _COLUMNS = ("row", "", "epoch", "loss", "valid %", "on %", "left")
 _BAR = 12  # characters; the table fits a terminal of 80 columns
 _LEGEND = (
     "loss: cross-entropy in training; valid %: error on the validation images; "
-    "on %: gates that are open in training (the aim is 10, or all)."
+    "on %: gates that are open in training (the paper aims at 10)."
 )
 
 Cost = Callable[[Job], float]
@@ -122,14 +122,14 @@ class Watch(Plain):
     def _table(self) -> Group:
         left = self.seconds_left()
         so_far = _clock(time.monotonic() - self._begun)
-        about = f"about {_clock(left)} left" if math.isfinite(left) else "time left: not known yet"
+        about = f"about {_clock(left)}" if math.isfinite(left) else "not known yet"
         table = Table(box=None)
         for number, name in enumerate(_COLUMNS):
             table.add_column(name, justify="right" if number > 1 else "left", no_wrap=number > 0)
         for job, progress in self._now.items():
             table.add_row(_name(job), *self._state(job, progress))
         legend = Text(_LEGEND, style="dim")
-        return Group(table, f"All rows: {about}, {so_far} so far.", legend)
+        return Group(table, f"Time left for all rows: {about} ({so_far} so far).", legend)
 
     def _state(self, job: Job, progress: Progress | None) -> Sequence[RenderableType]:
         if job in self.failures:

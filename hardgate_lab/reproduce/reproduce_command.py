@@ -70,10 +70,10 @@ def reproduce_command(
 
     The network of Fig. 1 learns MNIST: a gater with 400 hidden units opens
     10 % of 2000 gates, and behind each is a linear expert. The table shows
-    the cross-entropy in training, the errors on the last 10 000 training
-    images and on the test images, the gates that are on, and the paper's
-    figures. Settings were chosen on validation; the test images are read
-    once, when a row is finished.
+    the test errors beside those of the recorded full-length runs and the
+    paper's, and the gates that are on. A page, report.html, shows all else.
+    Settings were chosen on validation; the test images are read once, when
+    a row is finished.
 
     It may be killed at any time: the same command carries on, and ends with
     the same bits. Other settings for rows that are there already are refused:

@@ -156,7 +156,7 @@ def test_the_display_shows_each_row_in_80_columns(tmp_path: Path) -> None:
     jobs = [job(tmp_path, row, target=0.1) for row in PAPER_ROWS]
     console = Console(width=80, force_terminal=True)
     with console.capture() as capture, Watch(console, jobs, 2, epochs) as watch:
-        assert "time left: not known yet" in printed(watch._table(), width=80)
+        assert "Time left for all rows: not known yet" in printed(watch._table(), width=80)
         watch.progress(jobs[0], Progress(0.5, 3, 0.7, NAN, NAN, NAN, NAN, 62.0))
         watch.progress(jobs[1], progress(1.5, 3723.0))
         watch.failed(jobs[2], "no luck")
@@ -167,7 +167,7 @@ def test_the_display_shows_each_row_in_80_columns(tmp_path: Path) -> None:
     assert cells(text, " stochastic_times_smooth") == ["failed"]
     assert cells(text, " stochastic_binary") == ["done", "3/3", "0.0033", "1.40", "10.8"]
     assert cells(text, " rectifier") == ["waiting"]
-    assert "All rows: about " in text
+    assert "Time left for all rows: about " in text
     assert "…" not in text
     assert "no luck" in capture.get()
     assert "test 1.25 % (epoch 2 of 3), 30:00 of training" in capture.get()
