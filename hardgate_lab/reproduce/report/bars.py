@@ -1,4 +1,4 @@
-"""A number of each row as a bar."""
+"""One number of each row, as bars."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def bars(
         experiment: the results.
         title: of the panel.
         name: of the number.
-        style: in which it is written at the bar's end.
-        scale: what it is multiplied with.
+        style: the format of the number at the end of the bar.
+        scale: a factor, for the unit.
         behind: another number, drawn in grey behind it.
 
     Returns:

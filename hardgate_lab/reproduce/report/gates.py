@@ -1,4 +1,4 @@
-"""What the gates of one row do: how often they are on, and for which class."""
+"""The gates of one row: how often they are on, and for which class."""
 
 from __future__ import annotations
 
