@@ -201,12 +201,16 @@ def _repeat() -> Html:
     return join(
         element(
             "p",
-            element("b", "To repeat the recorded runs"),
-            f", which takes about {minutes()} minutes on {CORES} cores (three times that with ",
+            element("b", "To repeat the recorded runs. "),
+            f"It takes about {minutes()} minutes on {CORES} cores, and three times that with ",
             element("code", "--seeds 3"),
-            "; in a checkout, type ",
+            ". After ",
+            element("code", "make reproduce"),
+            ", ",
+            element("code", "hardgate"),
+            " is ",
             element("code", ".venv/bin/hardgate"),
-            "):",
+            ".",
         ),
         element("pre", COMMAND, tabindex="0"),
     )
