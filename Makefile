@@ -42,6 +42,7 @@ docs: $(INSTALLED)  ## the documentation site, in out/site
 readme: $(INSTALLED)  ## write the generated tables and figures of README and docs again
 	$(BIN)/python tools/write_tables.py
 	$(BIN)/python tools/draw_figures.py
+	$(BIN)/python -m hardgate_lab.reproduce.recorded results/reproduce
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@echo "Installing into .venv; torch is some 200 MB, so this takes a minute or two."

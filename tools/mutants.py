@@ -1,7 +1,7 @@
 """Plausible mistakes, put into a copy of the repository one at a time: do the tests see them?
 
-    python tools/mutants.py            all of `tools/mutant_table.py`
-    python tools/mutants.py fused lab  those whose name or file contains one of the words
+    python -m tools.mutants            all of `tools/mutant_table.py`
+    python -m tools.mutants fused lab  those whose name or file contains one of the words
 
 For each it prints one of
     caught     a test failed
@@ -23,7 +23,7 @@ from collections import Counter
 from functools import cache
 from pathlib import Path
 
-from mutant_table import MUTANTS, Mutant
+from tools.mutant_table import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("hardgate", "hardgate_lab", "tests", "results", "docs", "examples", "README.md")

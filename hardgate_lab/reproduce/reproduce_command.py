@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from hardgate_lab.reproduce import tensorboard_curves, torchrun
+from hardgate_lab.reproduce.next_steps import next_steps
 from hardgate_lab.reproduce.report.report_command import make_report
 from hardgate_lab.reproduce.report.runs import RunsError
 from hardgate_lab.reproduce.run_rows import DEFAULT_JOBS, plan, reproduce
@@ -74,10 +75,10 @@ def reproduce_command(
 
     The network learns MNIST. For each image, a gater opens 10 % of 2000
     gates, and only the experts behind open gates are computed. Each row of
-    the table trains another kind of gater. The table and the report show the
-    training loss, the validation and test errors, and the gates that are on,
-    beside the paper's figures. Test images are read once, when a row is
-    finished.
+    the table trains another kind of gater. The table shows the test errors
+    beside those of the recorded full-length runs and the paper's, and the
+    gates that are on; a page, report.html, shows all else. Test images are
+    read once, when a row is finished.
 
     You may stop it at any time. The same command then carries on, and ends
     with the same bits. If a row in --out was trained with other settings, the
@@ -111,9 +112,10 @@ def reproduce_command(
             tensorboard_curves.check()
         if json_file is not None:
             check_writable(json_file)
-        code, finished = reproduce(planned, width, Source(dataset, data), json_file, console, fresh)
-        if finished:
+        code, records = reproduce(planned, width, Source(dataset, data), json_file, console, fresh)
+        if records:
             make_report(out, None, console)
+            say(console, next_steps(records, out))
     except SettingsError as error:
         raise typer.BadParameter(str(error)) from None
     except _REFUSALS as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -13,14 +13,29 @@ from rich.console import Console, RenderableType
 from hardgate_lab.reproduce.train import Job, RowProgress
 from hardgate_lab.rig.progress import LiveTable, bar_cell, clock, say, state_cell
 
-_COLUMNS = ("row", "", "epoch", "loss", "valid %", "best %", "on % (target)", "λ", "left")
+_COLUMNS = ("row", "", "epoch", "loss", "valid %", "on %", "left")  # fits 80 columns
+_LEGEND = (
+    "loss: cross-entropy in training; valid %: error on the validation images; "
+    "on %: gates that are open in training (the paper aims at 10)."
+)
+
+Cost = Callable[[Job], float]
 
 
 class RowLines:
-    """One line per row and epoch, for logs."""
+    """One line per row and epoch, for logs.
 
-    def __init__(self, console: Console) -> None:
+    Args:
+        console: to print on.
+        jobs: in the order in which they are started.
+        width: how many run side by side.
+        cost: of a job, in any unit; for the time that waiting jobs will take.
+    """
+
+    def __init__(self, console: Console, jobs: Sequence[Job], width: int, cost: Cost) -> None:
         self._console = console
+        self._now: dict[Job, RowProgress | None] = dict.fromkeys(jobs)
+        self._width, self._cost = width, cost
         self._told: dict[Job, int] = {}
         self.records: dict[Job, dict[str, Any]] = {}
         self.failures: dict[Job, str] = {}
@@ -30,14 +45,17 @@ class RowLines:
         return nullcontext()
 
     def progress(self, job: Job, progress: RowProgress) -> None:
+        self._now[job] = progress
         done = math.floor(progress.epoch)
         if done > self._told.get(job, 0):
             self._told[job] = done
-            loss, valid, best, density, weight, left = _cells(job, progress)
+            loss, valid, density, left = _cells(job, progress)
             self.say(
                 job,
-                f"epoch {done}/{progress.epochs}, loss {loss}, valid {valid} % (best {best}), "
-                f"on {density}, λ {weight}, {left} left",
+                f"epoch {done}/{progress.epochs}, loss {loss}, valid {valid} % (best "
+                f"{_number(progress.best_error, '.2f')}), on {density} %, "
+                f"λ {_number(progress.weight, '.1e')}, {left} left, "
+                f"all rows {clock(self.seconds_left())}",
             )
 
     def say(self, job: Job, message: str, style: str | None = None) -> None:
@@ -51,13 +69,37 @@ class RowLines:
         self.failures[job] = message
         self.say(job, f"failed: {message}", style="red")
 
+    def seconds_left(self) -> float:
+        """Until the last row ends; NaN while nothing is known.
+
+        The rows that run say how long they will take. Each row that waits takes its cost times
+        the pace of the others, and starts where a row ends first.
+        """
+        still = [job for job in self._now if job not in self.records | self.failures]
+        left = {
+            job: (now.left, 1 - now.epoch / now.epochs)
+            for job in still
+            if (now := self._now[job]) is not None and math.isfinite(now.left)
+        }
+        seconds = sum(s for s, _ in left.values())
+        seconds += sum(record["seconds"] for record in self.records.values())
+        work = sum(self._cost(job) * part for job, (_, part) in left.items())
+        work += sum(map(self._cost, self.records))
+        if still and not work:
+            return math.nan
+        ends = [0.0] * (self._width - len(left)) + [s for s, _ in left.values()]
+        for job in still:
+            if job not in left:
+                first = ends.index(min(ends))
+                ends[first] += seconds / work * self._cost(job)
+        return max(ends)
+
 
 class RowTable(RowLines):
     """A live table for a terminal, one row per job; messages scroll above it."""
 
-    def __init__(self, console: Console, jobs: Sequence[Job]) -> None:
-        super().__init__(console)
-        self._now: dict[Job, RowProgress | None] = dict.fromkeys(jobs)
+    def __init__(self, console: Console, jobs: Sequence[Job], width: int, cost: Cost) -> None:
+        super().__init__(console, jobs, width, cost)
         self._begun = time.monotonic()
         self.live = LiveTable(console, _COLUMNS, self._rows, self._caption)
 
@@ -68,7 +110,10 @@ class RowTable(RowLines):
         self._now[job] = progress
 
     def _caption(self) -> str:
-        return f"{clock(time.monotonic() - self._begun)} so far"
+        left = self.seconds_left()
+        about = f"about {clock(left)}" if math.isfinite(left) else "not known yet"
+        so_far = clock(time.monotonic() - self._begun)
+        return f"Time left for all rows: {about} ({so_far} so far).\n{_LEGEND}"
 
     def _rows(self) -> Iterator[Sequence[RenderableType]]:
         for job, progress in self._now.items():
@@ -89,14 +134,12 @@ def _name(job: Job) -> str:
 
 
 def _cells(job: Job, progress: RowProgress) -> tuple[str, ...]:
+    """Loss, validation error, gates on, time left."""
     gated = job.settings.sparsity != "none"
-    density = f"{_number(100 * progress.density, '.1f')} ({100 * job.settings.target:g})"
     return (
         _number(progress.loss, ".4f"),
         _number(progress.valid_error, ".2f"),
-        _number(progress.best_error, ".2f"),
-        density if gated else "all",
-        _number(progress.weight, ".1e") if gated else "–",
+        _number(100 * progress.density, ".1f") if gated else "all",
         clock(progress.left),
     )
 
@@ -110,7 +153,6 @@ def _final(record: dict[str, Any]) -> tuple[str, ...]:
     return (
         f"{record['epochs']}/{record['epochs']}",
         f"{record['train_loss']:.4f}",
-        f"{record['curves']['valid_error'][-1]:.2f}",
         f"{record['valid_error']:.2f}",
         f"{100 * record['density_train']:.1f}" if gated else "all",
     )
@@ -118,6 +160,6 @@ def _final(record: dict[str, Any]) -> tuple[str, ...]:
 
 def _summary(record: dict[str, Any]) -> str:
     return (
-        f"done in {clock(record['seconds'])}: valid {record['valid_error']:.2f} %, test "
-        f"{record['test_error']:.2f} %, both of epoch {record['best_epoch']} of {record['epochs']}"
+        f"done: valid {record['valid_error']:.2f} %, test {record['test_error']:.2f} % (epoch "
+        f"{record['best_epoch']} of {record['epochs']}), {clock(record['seconds'])} of training"
     )

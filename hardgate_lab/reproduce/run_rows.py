@@ -68,7 +68,7 @@ def reproduce(
     json_file: Path | None,
     console: Console,
     fresh: bool = False,
-) -> tuple[int, bool]:
+) -> tuple[int, list[dict[str, Any]]]:
     """Train the jobs and print the table.
 
     Args:
@@ -80,22 +80,22 @@ def reproduce(
         fresh: first remove what earlier runs of these jobs left; after the data are loaded.
 
     Returns:
-        the exit code, 0, 1 if a row failed, 130 after Ctrl-C; and whether there is something to
-        report on: a finished row, and no Ctrl-C.
+        the exit code, 0, 1 if a row failed, 130 after Ctrl-C; and the records to report on: those
+        of the finished rows, none after Ctrl-C.
     """
     load(source.name, source.directory, say=lambda message: say(console, message))
     if fresh:
         remove(job.folder for job in jobs)
-    shared = torchrun.launched()
+    shared, order = torchrun.launched(), sorted(jobs, key=_cost, reverse=True)
     live = console.is_interactive and not shared
-    display = RowTable(console, jobs) if live else RowLines(console)
+    display = (RowTable if live else RowLines)(console, order, 1 if shared else width, _cost)
     stopped = False
     try:
         with display.shown():
             if shared:
                 torchrun.lead(jobs[0], source, display)
             else:
-                run_jobs(sorted(jobs, key=_cost, reverse=True), width, source, display)
+                run_jobs(order, width, source, display)
     except KeyboardInterrupt:
         stopped = True
     records = [display.records[job] for job in jobs if job in display.records]
@@ -110,9 +110,8 @@ def reproduce(
     if stopped:
         command = "The same command without --fresh" if fresh else "The same command"
         say(console, f"Stopped. {command} carries on from each row's last checkpoint.")
-    say(console, f"→ {', '.join(where)}")
-    code = 130 if stopped else int(bool(display.failures))
-    return code, bool(records) and not stopped
+    say(console, f"Records: {', '.join(where)}")
+    return 130 if stopped else int(bool(display.failures)), [] if stopped else records
 
 
 def _write_list(path: Path, records: Sequence[Mapping[str, Any]]) -> None:

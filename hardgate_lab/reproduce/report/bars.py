@@ -1,4 +1,4 @@
-"""A number of each row as a bar."""
+"""One number of each row, as bars."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def bars(
         experiment: the results.
         title: of the panel.
         name: of the number.
-        style: in which it is written at the bar's end.
-        scale: what it is multiplied with.
+        style: the format of the number at the end of the bar.
+        scale: a factor, for the unit.
         behind: another number, drawn in grey behind it.
 
     Returns:
@@ -45,15 +45,16 @@ def bars(
             axes.barh(place, value, height=0.5, color=LOOKS.get(row, OTHER).colour)
             ends.append(max(full, value))
             axes.annotate(
-                f"{value:{style}}",
+                f"{value:{style}} of {full:{style}}" if grey else f"{value:{style}}",
                 (ends[-1], place),
                 (3, 0),
                 textcoords="offset points",
                 va="center",
                 fontsize=8.5,
             )
+        room = 1.5 if behind else 1.18  # for what is written at the bars
         names = [plain(results[0].label) for results in rows.values()]
-        axes.set(yticks=range(len(rows)), yticklabels=names, xlim=(0, 1.18 * max(ends) or 1))
+        axes.set(yticks=range(len(rows)), yticklabels=names, xlim=(0, room * max(ends) or 1))
         axes.tick_params("y", length=0)
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")

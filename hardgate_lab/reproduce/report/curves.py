@@ -1,4 +1,4 @@
-"""By epoch: a line for each row, and a faint one for each of its seeds."""
+"""Curves by epoch: a line for each row, and a faint one for each of its seeds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def curve(
         title: of the panel.
         unit: of the axis.
         scale: to that unit.
-        targets: where the curve is to be; the axis is logarithmic where there is none.
+        targets: drawn as grey bands; without any, the axis is logarithmic.
 
     Returns:
         the panel, or None where no record has that curve.
@@ -84,7 +84,7 @@ def _draw_row(axes: Axes, result: Result, seeds: list[list[float]]) -> None:
 
 
 def mean(values: Sequence[float]) -> float:
-    """Of those that are numbers; NaN if none is."""
+    """The mean of the finite values; NaN if there is none."""
     finite = [value for value in values if math.isfinite(value)]
     return statistics.fmean(finite) if finite else math.nan
 

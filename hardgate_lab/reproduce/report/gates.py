@@ -1,4 +1,4 @@
-"""What the gates of one row do: how often they are on, and for which class."""
+"""The gates of one row: how often they are on, and for which class."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from hardgate_lab.reproduce.report.curves import mean
-from hardgate_lab.reproduce.report.runs import Result, over_seeds
+from hardgate_lab.reproduce.report.numbers import span
+from hardgate_lab.reproduce.report.runs import Result
 from hardgate_lab.reproduce.report.style import LOOKS, OTHER, Panel
 
 if TYPE_CHECKING:
@@ -34,20 +35,14 @@ def _firing(results: Sequence[Result], axes: Axes) -> None:
     colour = LOOKS.get(results[0].row, OTHER).colour
     axes.bar(edges, counts, 1 / bins, align="edge", color=colour, linewidth=0)
     ends = [
-        f"{_range(values)} {words}"
+        f"{many} {words}"
         for name, words in (("dead", "dead"), ("always_on", "always on"))
-        if (values := over_seeds(results, name))
+        if (many := span(results, name))
     ]
     axes.text(0.98, 0.95, "\n".join(ends), transform=axes.transAxes, ha="right", va="top")
     axes.set(xlim=(0, 1), xlabel="firing rate", ylabel="gates", yscale="log", ylim=(0.7, None))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_locator(NullLocator())
-
-
-def _range(counts: Sequence[float]) -> str:
-    """A count, or from the least to the most of several seeds."""
-    least, most = min(counts), max(counts)
-    return f"{least:g}" if least == most else f"{least:g}–{most:g}"
 
 
 def _heat(result: Result, axes: Axes) -> None:

@@ -18,7 +18,7 @@ def element(name: str, *children: str, **attributes: str) -> Html:
     Args:
         name: of the element.
         children: its content; `Html` as it is, any other string escaped.
-        attributes: `class_` stands for class, `data_label` for data-label.
+        attributes: `class_` stands for class, `aria_label` for aria-label.
 
     Returns:
         the element.
@@ -39,15 +39,32 @@ def join(*parts: str) -> Html:
     return Html("".join(p if isinstance(p, Html) else html.escape(p, quote=False) for p in parts))
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Html:
-    """A table; on a phone each row becomes a card, where `data-label` stands for the head."""
-    head = element("tr", *(element("th", name, scope="col") for name in heads))
-    body = [
-        element("tr", *(_cell(name, cell) for name, cell in zip(heads, cells, strict=True)))
-        for cells in rows
+def table(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    groups: Sequence[tuple[str, int]] = (),
+    class_: str = "",
+) -> Html:
+    """A table in a box of its own, in which it scrolls where the screen is narrow.
+
+    Args:
+        heads: the names of the columns.
+        rows: the cells; the first of each names its row.
+        groups: above the heads: a title, and how many columns it stands for.
+        class_: of the box, besides "scroll".
+
+    Returns:
+        the box.
+    """
+    above = [
+        element("th", title, scope="colgroup", colspan=str(columns)) for title, columns in groups
     ]
-    return element("table", element("thead", head), element("tbody", *body))
-
-
-def _cell(head: str, content: str) -> Html:
-    return element("td", element("div", content), data_label=head)
+    lines = [element("tr", *above)] if above else []
+    lines.append(element("tr", *(element("th", name, scope="col") for name in heads)))
+    body = [
+        element("tr", element("th", name, scope="row"), *(element("td", cell) for cell in cells))
+        for name, *cells in rows
+    ]
+    filled = element("table", element("thead", *lines), element("tbody", *body))
+    # A box that scrolls can be reached by keyboard.
+    return element("div", filled, class_=f"scroll {class_}".strip(), tabindex="0")

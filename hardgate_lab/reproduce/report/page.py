@@ -1,25 +1,33 @@
-"""The page: a summary, tables and figures, in one file that needs no other."""
+"""The page: a first screen for newcomers, then all numbers and figures, in one file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from string import Template
 
 from hardgate_lab.reproduce.report import provenance, tables
+from hardgate_lab.reproduce.report.first_screen import first_screen, title
 from hardgate_lab.reproduce.report.html import Html, element, join
 from hardgate_lab.reproduce.report.runs import Experiment, Runs
 from hardgate_lab.reproduce.report.style import DARK, Picture, variable
 
-TITLE = "Hard gates: ours and the paper's"
+TITLE = "Hard gates: the paper's experiment, run again"
 _WHAT = (
-    "The conditional network of Bengio, Léonard and Courville (2013), arXiv 1308.3432: a gater "
-    "decides for each image which experts are computed. Each row trains it with another gater. "
-    "The epoch was chosen on validation images; the test images were read once, when a run was "
-    "finished."
+    "The experiment of Bengio, Léonard and Courville (2013, arXiv 1308.3432): a network decides "
+    "for each image which tenth of its 2000 experts to compute. Each row below trains it with "
+    "another kind of gate."
+)
+_ALL_NUMBERS = (
+    "The validation images chose the epoch. The test images were read once, when a run was "
+    "finished. The loss is the mean cross-entropy as trained, with the noise of the gates."
+)
+_GATES = (
+    "Dead gates open for no validation image, always-on gates for all of them. Multiplications "
+    "are those of one image, gater included. The loss without noise is that of the training "
+    "images with deterministic gates. Seconds are those of training."
 )
 _SETTINGS = "hardgate_lab/reproduce/settings.py"
-_NAMES = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
 _LEAST = {2: "25rem", 3: "19rem"}  # the least width of a panel, by the columns that we want
 Drawn = Sequence[tuple[Picture, Sequence[Html]]]  # each panel as SVG
 
@@ -34,96 +42,58 @@ def page(runs: Runs, drawn: Mapping[int, Drawn], files: Sequence[str]) -> str:
     """
     parts = [element("h1", TITLE), element("p", _WHAT)]
     if runs.unfinished:
-        parts.append(element("p", f"Not finished yet: {', '.join(runs.unfinished)}.", class_="bad"))
+        parts.append(element("p", f"Not finished yet: {', '.join(runs.unfinished)}."))
+    if len(runs.experiments) > 1:
+        titles = map(title, runs.experiments)
+        parts.append(_contents("On this page:", {f"e{k}": t for k, t in enumerate(titles)}))
     for place, experiment in enumerate(runs.experiments):
-        parts.append(_experiment(experiment, drawn[place]))
-    also = f"The figures are also beside this page: {', '.join(files)}." if files else ""
-    parts.append(element("footer", element("p", also, " Written by hardgate report.")))
-    template = (
-        resources.files("hardgate_lab.reproduce.report").joinpath("page.html").read_text("utf-8")
-    )
-    return Template(template).substitute(
+        parts.append(_experiment(experiment, drawn[place], f"e{place}"))
+    also = f"The figures are also beside this page: {', '.join(files)}. " if files else ""
+    parts.append(element("footer", element("p", also, "Written by hardgate report.")))
+    folder = resources.files("hardgate_lab.reproduce.report")
+    return Template(folder.joinpath("page.html").read_text("utf-8")).substitute(
         title=join(TITLE), light=_colours(dark=False), dark=_colours(dark=True), body=join(*parts)
     )
 
 
-def _experiment(experiment: Experiment, drawn: Drawn) -> Html:
-    above = {"cost": tables.gates(experiment)}
-    figures = [
-        _figure(picture, panels, above.pop(picture.name, Html())) for picture, panels in drawn
-    ]
+def _experiment(experiment: Experiment, drawn: Drawn, prefix: str) -> Html:
+    """The first screen, where to find what, and that."""
+    parts = dict(_parts(experiment, drawn))
+    names = {f"{prefix}-{number}": name for number, name in enumerate(parts)}
     return element(
         "section",
-        element("h2", _title(experiment)),
-        *_summary(experiment),
-        tables.errors(experiment),
-        _note(experiment),
-        *figures,
-        *above.values(),  # where there was no figure
-        element("h3", "Settings"),
-        element(
-            "p", "What most runs share. ", element("code", _SETTINGS), " says what each means."
-        ),
-        provenance.settings(experiment),
-        element("h3", "Machine and versions"),
-        provenance.machines(experiment),
+        element("h2", title(experiment), id=prefix),
+        first_screen(experiment),
+        _contents("Further down:", names),
+        *(join(element("h3", name, id=place), parts[name]) for place, name in names.items()),
     )
 
 
-def _title(experiment: Experiment) -> str:
-    own = experiment.dataset == "mnist" and not experiment.canonical
-    files = ", files not known to be the real ones" if own else ""
-    name = _NAMES.get(experiment.dataset, experiment.dataset)
-    return f"{name}, {experiment.preset} preset{files}"
-
-
-def _summary(experiment: Experiment) -> list[Html]:
-    """What was reached, and plainly what was not."""
-    above = tables.above(experiment)
-    if not above:
-        return [element("p", "Nothing here compares with the paper's MNIST errors.")]
-    missed = {row: points for row, points in above.items() if points > 0}
-    said = [
-        element(
-            "p",
-            f"{len(above) - len(missed)} of {len(above)} rows of the paper reach its test error "
-            "or go below.",
-            class_="lead",
-        )
-    ]
-    if missed:
-        names = ", ".join(
-            f"{experiment.rows[row][0].label} ({points:+.2f} points)"
-            for row, points in missed.items()
-        )
-        said.append(element("p", f"Hand on heart, not reached: {names}.", class_="lead bad"))
-    if experiment.preset == "quick":
-        said.append(
-            element("p", "The quick preset shows the experiment in minutes, not its final errors.")
-        )
-    return said
-
-
-def _note(experiment: Experiment) -> Html:
-    chance = tables.chance(experiment)
-    seeds = "Of several seeds: mean ± standard deviation, and the mean is compared. "
-    error = (
-        f"One test error here has a standard error of {chance:.2f} points, from 10 000 images: "
-        "differences of less than twice that may be chance."
-        if chance
-        else ""
+def _parts(experiment: Experiment, drawn: Drawn) -> Iterable[tuple[str, Html]]:
+    """What stands below the first screen, by its title."""
+    yield "All numbers", join(tables.errors(experiment), element("p", _ALL_NUMBERS, class_="note"))
+    for picture, panels in drawn:
+        yield picture.title, _figure(picture, panels)
+    yield "Gates in numbers", join(tables.gates(experiment), element("p", _GATES, class_="note"))
+    shared = element(
+        "p", "First what most runs share. ", element("code", _SETTINGS), " says what each means."
     )
-    return element("p", seeds, error, class_="note")
+    yield "Settings", join(shared, provenance.settings(experiment))
+    yield "Machine and versions", provenance.machines(experiment)
 
 
-def _figure(picture: Picture, panels: Sequence[Html], above: Html) -> Html:
+def _contents(label: str, names: Mapping[str, str]) -> Html:
+    links = (element("a", name, href=f"#{place}") for place, name in names.items())
+    return element("nav", label, *(join(" ", link) for link in links))
+
+
+def _figure(picture: Picture, panels: Sequence[Html]) -> Html:
     titled = [
         element("div", element("h4", panel.title), drawn)
         for panel, drawn in zip(picture.panels, panels, strict=True)
     ]
     return join(
-        element("h3", picture.title),
-        above,
+        element("p", element("b", "What you are looking at: "), picture.what),
         element(
             "figure",
             element("div", *titled, class_="panels", style=f"--least: {_LEAST[picture.columns]}"),

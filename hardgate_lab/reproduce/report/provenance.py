@@ -1,4 +1,4 @@
-"""With which settings, where and with what the runs were made."""
+"""Settings, machines and versions of the runs."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def settings(experiment: Experiment) -> Html:
     common = {name: Counter(values).most_common(1)[0][0] for name, values in given.items()}
     return join(
         element("dl", *(_pair(name, value) for name, value in common.items()), class_="grid"),
-        element("h4", "What differs from that"),
+        element("h4", "What differs, row by row"),
         table(("Gater", "Settings"), _differing(experiment, common)),
     )
 
 
 def machines(experiment: Experiment) -> Html:
-    """Where and with what the runs were made; each combination once."""
+    """The machine and the versions of the runs; each combination once."""
     made: dict[str, list[Result]] = {}
     for result in experiment.results:
         words = ", ".join(f"{key} {value}" for key, value in result.made.items())
@@ -65,7 +65,7 @@ def _differing(experiment: Experiment, common: Mapping[str, str]) -> list[tuple[
     return [(_names(experiment, results), words) for (_, words), results in lines.items()]
 
 
-def _names(experiment: Experiment, results: Sequence[Result]) -> Html:
+def _names(experiment: Experiment, results: Sequence[Result]) -> str:
     """The rows of these runs; with the seeds where they are not all of the row's."""
     rows: dict[str, list[Result]] = {}
     for result in results:
@@ -76,4 +76,4 @@ def _names(experiment: Experiment, results: Sequence[Result]) -> Html:
         else f"{own[0].label}, seed {', '.join(str(result.seed) for result in own)}"
         for row, own in rows.items()
     ]
-    return element("b", "; ".join(names))
+    return "; ".join(names)

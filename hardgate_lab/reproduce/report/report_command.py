@@ -15,7 +15,7 @@ from hardgate_lab.reproduce.report.write_report import PAGE, Tell, write_report
 from hardgate_lab.rig.checkpoint import SaveError
 from hardgate_lab.rig.outputs import check_writable
 
-_LOOSE = Path("out/report")  # of records that lie about in a folder that may not be ours
+_LOOSE = Path("out/report")  # for records in a folder that may not be ours to write to
 _PATIENCE = 2.0  # seconds between two lines, where there is no terminal
 
 
@@ -31,17 +31,18 @@ def report_command(
     out: Annotated[
         Path | None,
         typer.Option(
-            help=f"Where it is written. If left out: into RUNS, where `hardgate reproduce` worked; "
-            f"of loose records, into {_LOOSE}."
+            help=f"The folder to write to. If left out: RUNS itself if it is an --out folder, "
+            f"else {_LOOSE}."
         ),
     ] = None,
 ) -> None:
     """Write finished runs as one page, report.html, and its figures as PNG.
 
-    The page needs no network and no other file. It has the table beside the
-    paper's, the learning curves, density and λ by epoch, firing rates, the
-    use of gates by class, multiplications and seconds, settings and versions.
-    `hardgate reproduce` ends with the same.
+    The page needs no network and no other file. It opens with one table:
+    these runs, the recorded full-length runs, the paper. Below are all
+    numbers, learning curves, density and λ by epoch, firing rates, gates by
+    class, cost, settings and versions. `hardgate reproduce` ends with the
+    same page.
 
     Examples:
 
@@ -72,7 +73,7 @@ def make_report(path: Path, out: Path | None, console: Console) -> None:
     except SaveError as error:
         raise SaveError(f"{error} Type `hardgate report {path} --out DIR`.") from error
     page = _watched(runs, folder, console)
-    console.print(f"→ {page}", highlight=False, soft_wrap=True, markup=False)
+    console.print(f"Page, for a browser: {page}", highlight=False, soft_wrap=True, markup=False)
 
 
 def _watched(runs: Runs, folder: Path, console: Console) -> Path:

@@ -23,11 +23,13 @@ def _curves(experiment: Experiment) -> Picture:
     return Picture(
         "curves",
         "Learning curves",
-        "By epoch, as in the paper's figure. The test images are not in them: they are read once, "
-        "when a run is finished. Of several seeds: their mean, and each of them as a faint line.",
+        "one line for each row, epoch by epoch: the error on the validation images, and the loss "
+        "in training. Lower is better.",
+        "As in the paper's figure; the scales are logarithmic. Where a row has several seeds, the "
+        "line is their mean, and each seed is a faint line. Test images are not in the curves.",
         _there(
             curve(rows, "valid_error", "Validation error", "%"),
-            curve(rows, "train_loss", "Training criterion", "mean cross-entropy, as trained"),
+            curve(rows, "train_loss", "Training loss", "mean cross-entropy, as trained"),
         ),
     )
 
@@ -40,8 +42,10 @@ def _sparsity(experiment: Experiment) -> Picture:
     return Picture(
         "sparsity",
         "Density and λ",
+        "how many gates are open in training, epoch by epoch, which should settle in the grey "
+        "band; and the weight λ of the penalty that brings them there.",
         "Grey: the target, 10 ± 1 % in the paper's experiment. λ is adapted for rectifiers (L1) "
-        "and fixed for the others (KL). Rows that nothing holds sparse are not shown.",
+        "and fixed for the others (KL). Rows without a penalty are not shown.",
         _there(
             curve(rows, "density", "Gates on in training", "%", 100.0, targets),
             curve(rows, "weight", "Weight λ of the penalty", "λ"),
@@ -54,8 +58,10 @@ def _firing(experiment: Experiment) -> Picture:
     return Picture(
         "firing",
         "Firing rates",
-        "How many gates are on for which share of the validation images, with deterministic gates; "
-        "dead ones never, always-on ones for all. Rows whose gates are never off are not shown.",
+        "how many gates (upwards) are open how often (to the right): at 0 a gate never opens, at "
+        "1 it opens for every image.",
+        "Measured on the validation images, with deterministic gates. Dead gates never open. "
+        "Rows whose gates are always open are not shown. The scale upwards is logarithmic.",
         tuple(firing(results) for results in _selective(experiment)),
         columns=3,
     )
@@ -67,8 +73,10 @@ def _classes(experiment: Experiment) -> Picture:
     return Picture(
         "classes",
         "Gates by class",
-        "How often a gate is on for the validation images of each class: the gates whose use "
-        "differs most between classes, sorted by the class that uses them most. First seed.",
+        "each column is a gate, each line a class of images. Bright: the gate opens for most "
+        "images of that class. A gate with one bright spot has specialised.",
+        "Measured on the validation images. Shown are the gates whose use differs most between "
+        "classes, sorted by the class that uses them most; of the first seed.",
         tuple(heat(result) for result in firsts if result.class_use),
         columns=3,
     )
@@ -78,11 +86,12 @@ def _cost(experiment: Experiment) -> Picture:
     """Multiplications, time, decisiveness."""
     return Picture(
         "cost",
-        "Gates and cost",
-        "Multiplications for an example, of the deterministic network, gater included; in grey "
-        "those without skipping. Decisiveness is the share of a gate's on/off variance that the "
-        "input decides: at 0 a coin decides, at 1 the input alone. Seconds depend on what ran "
-        "beside.",
+        "Cost",
+        "what one image costs with skipping (coloured) and without (grey), how long an epoch of "
+        "training takes, and how much of a gate's decision comes from the image.",
+        "Multiplications include the gater. Seconds depend on what else the machine did. "
+        "Decisiveness is the share of a gate's on/off variance that the input decides: at 0 a "
+        "coin decides, at 1 the input alone.",
         _there(
             bars(experiment, "Million multiplications", "needed", ".2f", 1e-6, behind="dense"),
             bars(experiment, "Seconds of training per epoch", "epoch_seconds", ".1f"),

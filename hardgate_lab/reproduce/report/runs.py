@@ -1,4 +1,4 @@
-"""Finished runs, from wherever they are kept, with whatever their records hold."""
+"""Reads finished runs from a folder or a file; records may lack fields."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MULTIPLICATIONS = ("needed", "dense")
 
 
 class RunsError(ValueError):
-    """There is nothing to report on, or it is damaged; the message says what to type."""
+    """There are no runs, or a file is damaged; the message says what to type."""
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,19 @@ class Result:
 
     @property
     def sparse(self) -> bool:
-        """Whether something holds its gates to a target."""
+        """Whether a penalty holds its gates to a target."""
         return bool(self.settings.get("sparsity", "none") != "none")
 
     @property
     def selective(self) -> bool:
-        """Whether it has gates, and any of them is ever off."""
+        """Whether it has gates, and some gate is sometimes off."""
         gates = sum(self.firing_rates)
         return gates > 0 and self.numbers.get("always_on") != gates
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """What may stand in one table: the runs on the same data with the same preset."""
+    """The runs of one table: on the same data, with the same preset."""
 
     dataset: str
     preset: str
@@ -204,7 +204,7 @@ def _experiments(results: list[Result]) -> list[Experiment]:
 
 
 def _check_single(results: Mapping[str, Result]) -> None:
-    """A seed that counts twice would narrow the spread."""
+    """Refuse a seed that is there twice: it would narrow the spread."""
     keys = {w: (r.row, r.seed, r.dataset, r.preset, r.canonical) for w, r in results.items()}
     key, number = Counter(keys.values()).most_common(1)[0]
     if number > 1:
@@ -236,6 +236,6 @@ def _mapping(value: object) -> dict[str, Any]:
 
 
 def _text(value: object) -> str:
-    """One short line of what can be shown."""
+    """The value as one short line of printable characters."""
     shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(value))
     return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…"

@@ -1,8 +1,8 @@
 """How figures look, and how they become SVG in the page and PNG beside it.
 
-A `Picture` is some `Panel`s. In the page each panel is an SVG of its own, so that they stand side
-by side on a desk and below each other on a phone; the PNG shows them all in a grid. Colours are
-told apart by people who see red and green alike, and dashes tell kinds of rows apart.
+A `Picture` is some `Panel`s. In the page each panel is an SVG of its own: side by side on a wide
+screen, one below the other on a phone. The PNG shows them all in a grid. People with red-green
+blindness can tell the colours apart, and dashes mark the paper's baselines.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DPI = 120
 _LONGEST = 30  # characters of a label
 
 INK, FAINT = "#1c1c1c", "#c9c9c9"
-# On paper → on a dark screen. The page names each by a variable, so that it follows the reader.
+# Light → dark. In the page each colour is a variable, which follows the reader's settings.
 DARK = {
     INK: "#e6e6e6",
     FAINT: "#4a4a4a",
@@ -44,14 +44,14 @@ DARK = {
 
 @dataclass(frozen=True)
 class Look:
-    """Of a row: the same in every figure."""
+    """How a row is drawn, the same in every figure."""
 
     colour: str
     dashes: str = "-"
     width: float = 1.5
 
 
-# The paper's stochastic gaters are drawn through, its baselines dashed, ours in ink and grey.
+# The paper's stochastic gaters are solid, its baselines dashed, ours in ink and grey.
 LOOKS = {
     "noisy_rectifier": Look("#0072b2"),
     "straight_through": Look("#d55e00"),
@@ -81,7 +81,8 @@ class Picture:
 
     name: str  # of the PNG
     title: str
-    caption: str
+    what: str  # what you are looking at, in one line
+    caption: str  # what else there is to know
     panels: tuple[Panel, ...]
     columns: int = 2  # of the PNG
 
@@ -91,7 +92,7 @@ def svg(panel: Panel, prefix: str) -> Html:
 
     Args:
         panel: what to draw.
-        prefix: a word of its own, for the ids inside.
+        prefix: of the ids inside, so that no two panels share one.
     """
     import matplotlib
 
@@ -114,7 +115,7 @@ def png(picture: Picture, source: str) -> bytes:
 
     Args:
         picture: what to draw.
-        source: what was drawn, in a word; it can be read from the file.
+        source: a digest of the records, which goes into the file's metadata.
     """
     import matplotlib
 
@@ -127,7 +128,7 @@ def png(picture: Picture, source: str) -> bytes:
 
 
 def plain(label: str) -> str:
-    """A label that matplotlib takes as it stands, and does not hide from the legend."""
+    """A label that matplotlib shows as it is: no formula, and not hidden from the legend."""
     label = label if len(label) <= _LONGEST else f"{label[:_LONGEST]}…"
     label = label.replace("$", r"\$")
     return f" {label}" if label.startswith("_") else label

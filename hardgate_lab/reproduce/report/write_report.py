@@ -55,7 +55,7 @@ def write_report(runs: Runs, folder: Path, tell: Tell) -> Path:
 
 
 def stems(runs: Runs) -> list[str]:
-    """How the names of each experiment's files begin."""
+    """The first part of the file names of each experiment."""
     if len(runs.experiments) == 1:
         return ["report"]
     named = (f"report-{e.dataset}-{e.preset}" for e in runs.experiments)
@@ -64,7 +64,7 @@ def stems(runs: Runs) -> list[str]:
 
 
 def digest(experiment: Experiment) -> str:
-    """Of all that the records say: whether a figure still shows them."""
+    """Of the records: tells whether a figure is up to date."""
     content = json.dumps(asdict(experiment), sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
@@ -79,7 +79,7 @@ def write_figures(runs: Path, folder: Path, names: Sequence[str]) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Whole or not at all, also where two commands end at the same moment."""
+    """Atomically, also where two commands end at the same moment."""
     try:
         atomic_file.write(path, content, path.with_name(f".{path.name}.{uuid.uuid4().hex}"))
     except OSError as error:
