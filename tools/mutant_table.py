@@ -19,7 +19,7 @@ class Mutant(NamedTuple):
 
 
 _INFER = "tests/kernels/test_inference.py"
-_PATHS = "tests/kernels/test_kernel_safety.py -k path or auto or asked or choos"
+_PATHS = "tests/kernels/test_dispatch.py"
 _BEST = "tests/lab/reproduce/test_best_epoch.py"
 _STS = "tests/units/test_stochastic_times_smooth.py"
 _LEARNT = "tests/estimators/test_estimator_coefficients.py"
@@ -30,6 +30,7 @@ _LAYER = "tests/conditional/test_conditional.py"
 _SPARSE = "tests/sparsity/test_sparsity.py"
 _PARALLEL = "tests/conditional/test_parallel.py"
 _RUN = "tests/lab/reproduce/test_reproduce.py"
+_STATE = "tests/lab/reproduce/test_training_state.py"
 
 # Those of issue 20, which no test saw.
 _ISSUE = [
@@ -597,14 +598,14 @@ _LAB = [
         "hardgate_lab/reproduce/table.py",
         "statistics.stdev(values)",
         "statistics.pstdev(values)",
-        "tests/docs/test_docs.py tests/lab/reproduce/test_report.py -k table or reached or held",
+        "tests/lab/reproduce/test_table.py",
     ),
     Mutant(
         "other data are held against the paper",
         "hardgate_lab/reproduce/table.py",
         'all(r["canonical"] for r in records)',
         "True",
-        "tests/docs/test_docs.py tests/lab/reproduce/test_report.py -k table or reached or held",
+        "tests/lab/reproduce/test_table.py",
     ),
     Mutant(
         "the ELBO's error is that of one draw",
