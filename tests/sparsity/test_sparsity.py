@@ -302,6 +302,21 @@ def test_noisy_rectifier_keeps_its_density_where_a_is_negative() -> None:
     assert (torch.relu(a) > unit.threshold.clamp(min=0)).float().mean() < 0.05
 
 
+@pytest.mark.parametrize("rate", [0.1, 0.37, 0.5])
+def test_calibration_is_exact_to_one_gate(rate: float) -> None:
+    """round(rate·n) values lie above the threshold; equal values are off together."""
+    unit, a = StraightThrough().eval(), torch.randperm(200).float().reshape(20, 10)
+    reached = calibrate_thresholds(unit, [a], rate=rate)
+    assert unit(a).sum().item() == round(200 * rate)
+    assert unit.threshold.item() == 199 - round(200 * rate)
+    assert reached == {"": pytest.approx(round(200 * rate) / 200)}
+    calibrate_thresholds(unit, [a], rate=rate, per_unit=True)
+    assert unit(a).sum(0).tolist() == [round(20 * rate)] * 10
+    same = StraightThrough().eval()
+    calibrate_thresholds(same, [torch.zeros(8, 4)], rate=rate)
+    assert same(torch.zeros(8, 4)).sum() == 0
+
+
 def test_per_unit_calibration() -> None:
     a = randn(1000, 5) + torch.arange(5.0)
     unit = StraightThrough()

@@ -27,7 +27,13 @@ def gated(**changes: Any) -> Gated:
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])  # by FusedSGD, by SGD
 def test_rates_fall_within_an_epoch_and_the_gater_has_its_own(momentum: float) -> None:
-    given = {"lr": 0.4, "gater_lr": 0.5, "epochs": 4, "decay_start": 2, "decay": 0.0}
+    given: dict[str, Any] = {
+        "lr": 0.4,
+        "gater_lr": 0.5,
+        "epochs": 4,
+        "decay_start": 2,
+        "decay": 0.0,
+    }
     run = Run(settings(momentum=momentum, **given), dataset().train)
     run.curves["seconds"] = [1.0, 1.0]  # two epochs are done: it falls to zero over the last two
     for part, factor in ((0.0, 1.0), (0.5, 0.75)):
@@ -46,7 +52,7 @@ def test_momentum_rises_from_epoch_to_epoch() -> None:
 
 
 def test_each_layer_has_its_own_limit_and_start() -> None:
-    limits = {"max_norm": 1.1, "bottleneck_max_norm": 1.2, "gate_max_norm": 1.3}
+    limits: dict[str, Any] = {"max_norm": 1.1, "bottleneck_max_norm": 1.2, "gate_max_norm": 1.3}
     model = gated(**limits, out_max_norm=1.4)
     layers = (model.layer.experts, model.layer.gater.hidden, model.layer.gater.output, model.out)
     for layer in layers:
