@@ -612,7 +612,7 @@ _LAB = [
         "hardgate_lab/vae/elbo.py",
         "losses.var(0).sum().item() / draws",
         "losses.var(0).sum().item()",
-        "tests/lab/vae/test_vae.py -k bound",
+        "tests/lab/vae/test_elbo.py",
     ),
     Mutant(
         "the use of a class counts all images",

@@ -243,6 +243,12 @@ def test_parameters_of_other_modules_get_an_ordinary_step() -> None:
     expected = other.weight.detach() - 0.1 * other.weight.grad
     optimiser.step()
     torch.testing.assert_close(other.weight.detach(), expected)
+    optimiser.zero_grad()
+    optimiser.param_groups[0]["lr"] = 0.03  # as a schedule does
+    backward(whole)
+    expected = other.weight.detach() - 0.03 * other.weight.grad
+    optimiser.step()
+    torch.testing.assert_close(other.weight.detach(), expected)
     optimiser.zero_grad(set_to_none=False)
     assert not other.weight.grad.any()
     optimiser.zero_grad()
