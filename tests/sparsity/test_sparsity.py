@@ -139,6 +139,11 @@ def test_l1_value_gradient_and_steps() -> None:
     inside = torch.tensor([[1.0] + [-1.0] * 9])
     control(unit, inside, unit(inside))
     assert control.weight.item() == pytest.approx(1e-2)  # inside the band: unchanged
+    wide = AdaptiveL1(0.1, band=0.05, weight=1e-2, step=0.5)
+    for on, weight in ((6, 1e-2), (14, 1e-2), (16, 1.5e-2), (4, 1e-2)):  # per cent
+        some = torch.where(torch.arange(100) < on, 1.0, -1.0).unsqueeze(0)
+        wide(unit, some, unit(some))
+        assert wide.weight.item() == pytest.approx(weight)
     control.eval()
     control(unit, a, unit(a))
     assert control.weight.item() == pytest.approx(1e-2)
