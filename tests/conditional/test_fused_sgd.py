@@ -95,8 +95,11 @@ def test_max_norm_equals_sgd_then_max_norm(backend: Backend) -> None:
             hardgate.max_norm_(theirs, 0.7)
 
     ours, theirs = pair(backend)
-    hardgate.max_norm_(ours, 0.7)
-    hardgate.max_norm_(theirs, 0.7)
+    for model in (ours, theirs):
+        hardgate.max_norm_(model, 0.7)
+        out = model.get_parameter("0.out.weight").data
+        out[:, :2] = 0.45  # outgoing weights of norm 0.9, which is no business of the limit
+        out[:, 2:] *= 0.1
     train(ours, FusedSGD(ours, 0.1, max_norm=0.7))
     train(theirs, Limited(theirs.parameters(), 0.1))
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
@@ -241,6 +244,12 @@ def test_parameters_of_other_modules_get_an_ordinary_step() -> None:
     backward(whole)
     assert all(p.grad is None for p in model.parameters())
     expected = other.weight.detach() - 0.1 * other.weight.grad
+    optimiser.step()
+    torch.testing.assert_close(other.weight.detach(), expected)
+    optimiser.zero_grad()
+    optimiser.param_groups[0]["lr"] = 0.03  # as a schedule does
+    backward(whole)
+    expected = other.weight.detach() - 0.03 * other.weight.grad
     optimiser.step()
     torch.testing.assert_close(other.weight.detach(), expected)
     optimiser.zero_grad(set_to_none=False)

@@ -424,23 +424,23 @@ def test_the_cache_never_runs_a_stale_kernel(tmp_path: Path) -> None:
     assert compiled
     assert float(result().stdout) == 1.0
     assert compiled == {p: p.stat().st_mtime_ns for p in compiled}, "found on disk"
-    source = (copy / "kernels" / "cpu.py").read_text()
+    source = (copy / "kernels" / "compiled" / "cpu.py").read_text()
     added = "row[o] += part[o]"  # what the shares found, to the output
     assert source.count(added) == 1
     changed = source.replace(added, added.replace("+", "-"))  # of the same size
-    (copy / "kernels" / "cpu.py").write_text(changed)
+    (copy / "kernels" / "compiled" / "cpu.py").write_text(changed)
     assert float(result().stdout) == -1.0
-    vectors = copy / "kernels" / "vectors.py"  # which Numba does not watch
+    vectors = copy / "kernels" / "compiled" / "vectors.py"  # which Numba does not watch
     vectors.write_text(vectors.read_text() + "\n")
     heard = "import warnings; warnings.simplefilter('always')\n" + ONE  # not an error
     refused = run(heard, cwd=tmp_path, **environment)
     assert float(refused.stdout) == 1.0  # by the dense path
-    assert re.search(r"write CALLED = '[0-9a-f]{16}' into (share|cpu).py", refused.stderr)
+    assert re.search(r"write CALLED = '[0-9a-f]{16}' into (per_thread|cpu).py", refused.stderr)
 
 
 SHORTER = """
 import sys, pytest
-from hardgate.kernels import vectors
+from hardgate.kernels.compiled import vectors
 assert vectors.VECTOR == 32
 chosen = "shapes or blocks or large or leak or infinity"
 files = ["tests/kernels/test_kernels.py", "tests/kernels/test_kernel_memory.py"]

@@ -139,6 +139,11 @@ def test_l1_value_gradient_and_steps() -> None:
     inside = torch.tensor([[1.0] + [-1.0] * 9])
     control(unit, inside, unit(inside))
     assert control.weight.item() == pytest.approx(1e-2)  # inside the band: unchanged
+    wide = AdaptiveL1(0.1, band=0.05, weight=1e-2, step=0.5)
+    for on, weight in ((6, 1e-2), (14, 1e-2), (16, 1.5e-2), (4, 1e-2)):  # per cent
+        some = torch.where(torch.arange(100) < on, 1.0, -1.0).unsqueeze(0)
+        wide(unit, some, unit(some))
+        assert wide.weight.item() == pytest.approx(weight)
     control.eval()
     control(unit, a, unit(a))
     assert control.weight.item() == pytest.approx(1e-2)
@@ -300,6 +305,21 @@ def test_noisy_rectifier_keeps_its_density_where_a_is_negative() -> None:
     h = unit.eval()(a)
     assert (h != 0).float().mean().item() == pytest.approx(0.1, abs=1e-3)
     assert (torch.relu(a) > unit.threshold.clamp(min=0)).float().mean() < 0.05
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.37, 0.5])
+def test_calibration_is_exact_to_one_gate(rate: float) -> None:
+    """round(rate·n) values lie above the threshold; equal values are off together."""
+    unit, a = StraightThrough().eval(), torch.randperm(200).float().reshape(20, 10)
+    reached = calibrate_thresholds(unit, [a], rate=rate)
+    assert unit(a).sum().item() == round(200 * rate)
+    assert unit.threshold.item() == 199 - round(200 * rate)
+    assert reached == {"": pytest.approx(round(200 * rate) / 200)}
+    calibrate_thresholds(unit, [a], rate=rate, per_unit=True)
+    assert unit(a).sum(0).tolist() == [round(20 * rate)] * 10
+    same = StraightThrough().eval()
+    calibrate_thresholds(same, [torch.zeros(8, 4)], rate=rate)
+    assert same(torch.zeros(8, 4)).sum() == 0
 
 
 def test_per_unit_calibration() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import pickle
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, TypeAlias, get_args
@@ -20,12 +21,11 @@ from tests.support.statistics import Z_LEVEL, largest_z
 from tests.support.unit_cases import CASES, each_unit, each_unit_newer_slow, samples
 
 Mode: TypeAlias = Literal["train", "threshold", "mean", "sample"]
-pytestmark = pytest.mark.usefixtures("fresh_compiler")
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 
-each_dtype = pytest.mark.parametrize("dtype", FLOATS, ids=str)
 each_half = pytest.mark.parametrize("dtype", FLOATS[:2], ids=str)
-each_mode = pytest.mark.parametrize("mode", get_args(Mode))
+# "sample" is training's code, see `test_sampling_in_evaluation_is_that_of_training`.
+each_mode = pytest.mark.parametrize("mode", ["train", "threshold", "mean"])
 each_binary = pytest.mark.parametrize("name", [n for n in CASES if CASES[n]().binary])
 
 
@@ -59,32 +59,32 @@ def gradient(unit: Unit, a: Tensor, noise: NoiseTensors | None = None) -> Tensor
 # Exact values
 
 
-@pytest.mark.parametrize("mode", ["train", "threshold", "sample"])
-@each_dtype
+@pytest.mark.parametrize("mode", ["train", "threshold"])
 @each_binary
-def test_binary_units_are_exactly_zero_or_one(name: str, dtype: torch.dtype, mode: Mode) -> None:
-    a = (3 * torch.randn(5000, dtype=dtype)).requires_grad_()
-    h = in_mode(name, mode)(a)
-    assert torch.equal(h.unique(), torch.tensor([0, 1], dtype=dtype))
-    assert not h.signbit().any()
+def test_binary_units_are_exactly_zero_or_one(name: str, mode: Mode) -> None:
+    for dtype in FLOATS:
+        a = (3 * torch.randn(5000, dtype=dtype)).requires_grad_()
+        h = in_mode(name, mode)(a)
+        assert torch.equal(h.unique(), torch.tensor([0, 1], dtype=dtype))
+        assert not h.signbit().any()
 
 
-@each_dtype
 @each_unit
-def test_sampled_zeros_are_exact(name: str, dtype: torch.dtype) -> None:
+def test_sampled_zeros_are_exact(name: str) -> None:
     """As many zeros as the law says, in the coarse dtypes too."""
-    unit, a = CASES[name](), torch.tensor([-1.0, 0.0, 1.0], dtype=dtype)
-    h = unit(a.expand(20_000, 3))
-    assert largest_z(h == 0, unit.inactive_probability(a.double())) < Z_LEVEL
+    for dtype in FLOATS:
+        unit, a = CASES[name](), torch.tensor([-1.0, 0.0, 1.0], dtype=dtype)
+        h = unit(a.expand(20_000, 3))
+        assert largest_z(h == 0, unit.inactive_probability(a.double())) < Z_LEVEL
 
 
-@each_dtype
 @each_unit
-def test_below_the_threshold_is_exactly_zero(name: str, dtype: torch.dtype) -> None:
+def test_below_the_threshold_is_exactly_zero(name: str) -> None:
     """Per unit; 0.3 and 0.7 lie between two half precision numbers, 0.5 is met exactly."""
-    unit, a = CASES[name]().eval(), torch.linspace(0.25, 0.75, 4001)[:, None].to(dtype)
-    unit.threshold = torch.tensor([0.3, 0.5, 0.7])
-    assert torch.equal(unit(a.expand(-1, 3)) != 0, a.double() > unit.threshold.double())
+    for dtype in FLOATS:
+        unit, a = CASES[name]().eval(), torch.linspace(0.25, 0.75, 4001)[:, None].to(dtype)
+        unit.threshold = torch.tensor([0.3, 0.5, 0.7])
+        assert torch.equal(unit(a.expand(-1, 3)) != 0, a.double() > unit.threshold.double())
 
 
 @each_half
@@ -111,29 +111,29 @@ def test_the_mean_of_the_noise_is_not_rounded_in_double() -> None:
 
 
 @each_mode
-@each_dtype
 @each_unit
-def test_large_logits(name: str, dtype: torch.dtype, mode: Mode) -> None:
-    largest = torch.finfo(dtype).max
-    a = torch.tensor([40.0, 100.0, largest, -40.0, -100.0, -largest], dtype=dtype)
-    unit, a = in_mode(name, mode), a.expand(50, 6)  # 50 draws
-    assert unit(a).isfinite().all()
-    assert gradient(unit, a).isfinite().all()
+def test_large_logits(name: str, mode: Mode) -> None:
+    for dtype in FLOATS:
+        largest = torch.finfo(dtype).max
+        a = torch.tensor([40.0, 100.0, largest, -40.0, -100.0, -largest], dtype=dtype)
+        unit, a = in_mode(name, mode), a.expand(50, 6)  # 50 draws
+        assert unit(a).isfinite().all(), dtype
+        assert gradient(unit, a).isfinite().all(), dtype
 
 
 @each_mode
-@each_dtype
 @each_unit
-def test_infinite_logits(name: str, dtype: torch.dtype, mode: Mode) -> None:
-    a = torch.tensor([torch.inf, -torch.inf], dtype=dtype).expand(50, 2)
-    unit = in_mode(name, mode)
-    h = unit(a)
-    assert not h.isnan().any()
-    assert (h[:, 1] == 0).all()
-    assert gradient(unit, a).isfinite().all()
+def test_infinite_logits(name: str, mode: Mode) -> None:
+    for dtype in FLOATS:
+        a = torch.tensor([torch.inf, -torch.inf], dtype=dtype).expand(50, 2)
+        unit = in_mode(name, mode)
+        h = unit(a)
+        assert not h.isnan().any(), dtype
+        assert (h[:, 1] == 0).all(), dtype
+        assert gradient(unit, a).isfinite().all(), dtype
 
 
-@each_dtype
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @each_unit
 def test_extreme_probabilities(name: str, dtype: torch.dtype) -> None:
     largest = torch.finfo(dtype).max
@@ -160,6 +160,7 @@ def test_nan_in_nan_out(name: str, mode: Mode) -> None:
     assert torch.equal(unit.inactive_probability(a).isnan(), a.isnan())
 
 
+@pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("mode", ["train", "threshold"])
 @each_unit_newer_slow
 def test_nan_through_compile(name: str, mode: Mode) -> None:
@@ -175,14 +176,14 @@ def test_nan_through_compile(name: str, mode: Mode) -> None:
 # Shapes, strides, dtypes
 
 
+SHAPES: list[tuple[int, ...]] = [(), (0,), (3,), (0, 3), (2, 3), (4, 2, 3), (2, 1, 2, 3)]
+
+
 @each_mode
-@pytest.mark.parametrize(
-    "shape", [(), (0,), (3,), (0, 3), (2, 3), (4, 2, 3), (2, 1, 2, 3)], ids=str
-)
 @each_unit
-def test_shapes(name: str, shape: tuple[int, ...], mode: Mode) -> None:
+def test_shapes(name: str, mode: Mode) -> None:
     unit = in_mode(name, mode)
-    for dtype in FLOATS:
+    for dtype, shape in itertools.product(FLOATS, SHAPES):
         a = torch.randn(shape, dtype=dtype)
         h = unit(a)
         assert (h.shape, h.dtype) == (a.shape, dtype)
@@ -198,31 +199,32 @@ LAYOUTS: dict[str, Callable[[], Tensor]] = {
 
 
 @each_mode
-@pytest.mark.parametrize("layout", LAYOUTS)
 @each_unit
-def test_layouts(name: str, layout: str, mode: Mode) -> None:
-    unit, a = in_mode(name, mode), LAYOUTS[layout]()
-    noise = unit.sample_noise(a)
-    strided = tuple(z.t().contiguous().t() for z in tensors(noise))
-    assert not a.is_contiguous()
-    h, expected = unit(a, strided), unit(a.contiguous(), noise)
-    torch.testing.assert_close(h, expected)  # vectorised code differs in the last digit
-    assert torch.equal(h == 0, expected == 0)
-    slope = gradient(unit, a, strided)
-    torch.testing.assert_close(slope, gradient(unit, a.contiguous(), noise))
+def test_layouts(name: str, mode: Mode) -> None:
+    unit = in_mode(name, mode)
+    for layout in LAYOUTS.values():
+        a = layout()
+        noise = unit.sample_noise(a)
+        strided = tuple(z.t().contiguous().t() for z in tensors(noise))
+        assert not a.is_contiguous()
+        h, expected = unit(a, strided), unit(a.contiguous(), noise)
+        torch.testing.assert_close(h, expected)  # vectorised code differs in the last digit
+        assert torch.equal(h == 0, expected == 0)
+        slope = gradient(unit, a, strided)
+        torch.testing.assert_close(slope, gradient(unit, a.contiguous(), noise))
 
 
 # Noise
 
 
-@each_dtype
 @each_unit
-def test_noise_is_drawn_in_single(name: str, dtype: torch.dtype) -> None:
+def test_noise_is_drawn_in_single(name: str) -> None:
     """bf16 noise, cast afterwards, would have some 250 different values."""
-    a = torch.zeros(64, 64, dtype=dtype)
-    for z in tensors(CASES[name]().sample_noise(a)):
-        assert (z.dtype, z.shape) == (torch.float32, a.shape)
-        assert len(z.unique()) > (1 if "Binomial" in name else 3500)
+    for dtype in FLOATS:
+        a = torch.zeros(64, 64, dtype=dtype)
+        for z in tensors(CASES[name]().sample_noise(a)):
+            assert (z.dtype, z.shape) == (torch.float32, a.shape)
+            assert len(z.unique()) > (1 if "Binomial" in name else 3500)
 
 
 @each_unit
@@ -248,6 +250,17 @@ def test_seeds(name: str) -> None:
     assert torch.equal(first, second) == (not samples(unit))
 
 
+@each_unit
+def test_sampling_in_evaluation_is_that_of_training(name: str) -> None:
+    """So the tests of training hold for `eval_mode="sample"` as well."""
+    a = torch.randn(50, 4)
+    training, sampling = CASES[name](), in_mode(name, "sample")
+    noise = training.sample_noise(a)
+    assert torch.equal(sampling(a, noise), training(a, noise))
+    assert torch.equal(gradient(sampling, a, noise), gradient(training, a, noise))
+    assert torch.equal(sampling(a), sampling(a)) == (not samples(sampling))
+
+
 @pytest.mark.parametrize("mode", ["threshold", "mean"])
 @each_unit
 def test_evaluation_is_deterministic_and_differentiable(name: str, mode: Mode) -> None:
@@ -271,31 +284,30 @@ NOT_PRE_ACTIVATIONS = {
 }
 
 
-@pytest.mark.parametrize("got", NOT_PRE_ACTIVATIONS)
 @each_unit
-def test_wrong_pre_activations(name: str, got: str) -> None:
-    for mode in get_args(Mode):
+def test_wrong_pre_activations(name: str) -> None:
+    for got, mode in itertools.product(NOT_PRE_ACTIVATIONS, get_args(Mode)):
         unit = in_mode(name, mode)
         expected = rf"{type(unit).__name__} expected a floating point tensor of pre-activations"
         with pytest.raises(TypeError, match=rf"{expected}.*got {got}. Write unit\(a.float\(\)\)"):
             unit(NOT_PRE_ACTIVATIONS[got])
 
 
-@pytest.mark.parametrize(
-    ("wrong", "got"),
-    [
-        (torch.zeros(3), r"torch.float32 of shape \(3,\)"),  # would broadcast
-        (torch.zeros(2, 1), r"torch.float32 of shape \(2, 1\)"),
-        (torch.zeros(2, 3, dtype=torch.int64), r"torch.int64 of shape \(2, 3\)"),
-        ([0.5], "list"),
-        ((torch.zeros(2, 3), torch.zeros(3)), r"torch.float32 of shape \(3,\)"),
-    ],
-)
+WRONG_NOISE: list[tuple[Any, str]] = [
+    (torch.zeros(3), r"torch.float32 of shape \(3,\)"),  # would broadcast
+    (torch.zeros(2, 1), r"torch.float32 of shape \(2, 1\)"),
+    (torch.zeros(2, 3, dtype=torch.int64), r"torch.int64 of shape \(2, 3\)"),
+    ([0.5], "list"),
+    ((torch.zeros(2, 3), torch.zeros(3)), r"torch.float32 of shape \(3,\)"),
+]
+
+
 @each_unit
-def test_wrong_noise(name: str, wrong: Any, got: str) -> None:
+def test_wrong_noise(name: str) -> None:
     expected = r"expected floating point noise of the shape of a, \(2, 3\), got "
-    with pytest.raises(ValueError, match=rf"{expected}{got}. Write unit\(a, unit.sample_noise"):
-        CASES[name]()(torch.zeros(2, 3), wrong)
+    for wrong, got in WRONG_NOISE:
+        with pytest.raises(ValueError, match=rf"{expected}{got}. Write unit\(a, unit.sample_noise"):
+            CASES[name]()(torch.zeros(2, 3), wrong)
 
 
 @pytest.mark.parametrize(
