@@ -23,6 +23,11 @@ def total(x: Tensor, synchronised: bool) -> Tensor:
     return x
 
 
+def count(x: Tensor, synchronised: bool) -> float:
+    """How many numbers x has in all processes."""
+    return total(torch.tensor(float(x.numel())), True).item() if active(synchronised) else x.numel()
+
+
 def mean(x: Tensor, synchronised: bool) -> Tensor:
     """The mean of `[N, ...]` over the examples of all processes, which may have unequal shares.
 
