@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from hardgate._base.arguments import fraction
 from hardgate.kernels import compiler
 
 __all__ = [
@@ -232,9 +233,7 @@ class Beta(Noise):
     def __init__(self, beta: float = 40.1, rate: float = 0.1) -> None:
         if not (math.isfinite(beta) and beta > 1):
             raise ValueError(f"Beta expected beta > 1 (the paper: 1.1 to 160.1), got {beta!r}.")
-        if not 0 < rate < 1:
-            raise ValueError(f"Beta expected a rate between 0 and 1, like 0.1, got {rate!r}.")
-        self.beta, self.rate = float(beta), float(rate)
+        self.beta, self.rate = float(beta), fraction("rate", rate)
         self.alpha = 1 + rate * (beta - 1) / (1 - rate)
         self.scale = math.log(rate / (1 - rate)) / rate
         self._table = self._bin_means()

@@ -1,4 +1,4 @@
-"""Batches that are shared out among processes: what is averaged over a batch, over all of it."""
+"""Distributed training: statistics of the whole batch, not of one process's share."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ __all__ = ["synchronise_"]
 
 
 def synchronise_(model: nn.Module) -> nn.Module:
-    """Make controllers, baselines, thresholds and estimators see all processes' batch, in place.
+    """Make controllers, baselines, thresholds and estimators use the batches of all processes.
 
-    For `DistributedDataParallel`, which averages gradients, while some of what a gated network
-    learns from is not linear in the batch: the mean inside `KLTarget`, λ of `AdaptiveL1`, firing
-    rates, the ratio in a baseline. With it two processes with half of a batch each take the step
-    that one takes with the whole. Every process must then run the same training passes; in
-    evaluation mode a model exchanges nothing, except in `calibrate_thresholds`.
+    It changes the model in place. `DistributedDataParallel` averages gradients, but some statistics
+    of a gated network are not linear in the batch: the mean inside `KLTarget`, λ of `AdaptiveL1`,
+    firing rates, the ratio in a baseline. With `synchronise_`, two processes with half a batch each
+    take the step that one process takes with the whole batch. Every process must then run the same
+    training passes. In evaluation mode nothing is exchanged, except in `calibrate_thresholds`.
 
     Args:
-        model: on every process, before or after it is wrapped. Losses are averaged by DDP as
-            always: equal shares of the batch.
+        model: on every process, before or after it is wrapped. DDP averages losses as always: give
+            each process an equal share of the batch.
 
     Returns:
         the model.

@@ -1,1 +1,1 @@
-"""What every package stands on: arguments, precision, lazy state, averages, processes, files."""
+"""What every package builds on: arguments, precision, state, averages, distribution, files."""

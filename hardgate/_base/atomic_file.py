@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Files that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from pathlib import Path
 
 
 def write(path: Path, content: bytes | bytearray, temporary: Path | None = None) -> None:
-    """Write a file so that at any moment either the old or the whole new content is there.
+    """Write a file such that at any moment it has either its old or its whole new content.
 
     Args:
-        path: where; its folder exists.
-        content: all of it.
-        temporary: in the same folder; one's own, where several processes may write `path`.
+        path: the file; its folder exists.
+        content: all of its content.
+        temporary: a path in the same folder. Where several processes may write `path`, each needs
+            its own.
     """
     temporary = temporary or path.with_name(path.name + ".tmp")
     try:
@@ -27,7 +28,7 @@ def write(path: Path, content: bytes | bytearray, temporary: Path | None = None)
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make the new name itself survive a power cut, where the system allows it."""
+    """Make the new name survive a power cut, where the system allows it."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -81,14 +81,10 @@ def decay_(
 ) -> None:
     """In place: sum ← decay · sum + by, for all sums, or for none.
 
-    None moves where `when` is False, or where one of them would not be finite.
+    None moves where `when` is False, or where one of them would not be finite. There is no branch,
+    so that it can be compiled.
     """
-    moved = [decay * s + x.detach().to(s) for s, x in zip(sums, by, strict=True)]
-    good = torch.stack([m.isfinite().all() for m in moved]).all() & when
+    moved = [torch.add(x.detach().to(s), s, alpha=decay) for s, x in zip(sums, by, strict=True)]
+    good = torch.stack([m.sum() for m in moved]).sum().isfinite() & when  # NaN and ±∞ stay in a sum
     for s, m in zip(sums, moved, strict=True):
         s.copy_(m.where(good, s))
-
-
-def all_finite(x: Tensor) -> bool:
-    """Whether no entry is NaN or infinite."""
-    return bool(x.isfinite().all())

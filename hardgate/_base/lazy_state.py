@@ -1,4 +1,4 @@
-"""Buffers that take their size from the first call, or from a state_dict that comes before it."""
+"""Buffers that take their size from the first call, or from a state_dict loaded before it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 class LazyState(nn.Module):
-    """A module all of whose own buffers may change shape, and stay in at least fp32.
+    """A module whose own buffers may change shape, and stay in at least fp32.
 
-    Per-unit state is created when the number of units is first seen. Loading adopts the shape
-    that is stored, so a fresh module needs no call before `load_state_dict`. A moving average
-    kept in bf16 stops moving (its increments are below the rounding step), so
-    `model.bfloat16()` moves the state but does not narrow it.
+    Per-unit state is created when the number of units is first seen. Loading adopts the stored
+    shapes, so a fresh module needs no call before `load_state_dict`. A moving average in bf16 would
+    stop moving, as its increments are below the rounding step: `model.bfloat16()` does not narrow
+    the state.
 
-    `synchronised`: it is that of the batch of all processes; see `hardgate.synchronise_`.
+    `synchronised`: the state is that of the batches of all processes; see
+    `hardgate.synchronise_`.
     """
 
     synchronised: bool = False

@@ -1,4 +1,4 @@
-"""The precision that is computed in: at least fp32, whatever torch.autocast asks for."""
+"""Computing in at least fp32, also under torch.autocast."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def widen(a: Tensor) -> Tensor:
 
 
 def unmixed(f: Callable[_P, _R]) -> Callable[_P, _R]:
-    """f with autocast switched off: else products of a layer would come in two dtypes."""
+    """f with autocast switched off: with it, a layer's products would have two dtypes."""
 
     @functools.wraps(f)
     def run(*arguments: _P.args, **named: _P.kwargs) -> _R:

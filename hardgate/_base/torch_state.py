@@ -1,4 +1,4 @@
-"""What torch is doing at this moment: the one place that asks torch's private state.
+"""What torch is doing at the moment: the only file that uses torch's private state.
 
 A kernel reads memory, and an estimator adds nodes to autograd's graph. Both are wrong while torch
 compiles, traces or transforms, and torch has no public way to ask. Every private name of torch that
@@ -45,10 +45,10 @@ def eager() -> bool:
 
 
 def tracing() -> bool:
-    """Whether operations are written down rather than run, or tensors may have no memory.
+    """Whether operations are recorded instead of run, or tensors may have no memory.
 
-    A kernel is no operation of torch: in a graph that torch.jit.trace or make_fx writes, its output
-    would be memory that nobody fills.
+    A kernel is no operation of torch: in a graph of torch.jit.trace or make_fx its output would be
+    uninitialised memory.
     """
     if compiling() or torch._C._is_tracing():
         return True
@@ -97,7 +97,7 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def has_gradient_hooks(parameter: Tensor) -> bool:
-    """Whether somebody waits for the gradient of this parameter."""
+    """Whether hooks wait for the gradient of this parameter."""
     hooks = parameter._backward_hooks, parameter._post_accumulate_grad_hooks
     return any(map(bool, hooks))
 

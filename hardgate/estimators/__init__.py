@@ -1,6 +1,10 @@
-"""Gradients of E f(b), b binary, that evaluate f again: one estimator per file."""
+"""Gradients of E f(b), b binary, that evaluate f again: one estimator per file.
 
-from hardgate.estimators._estimator import Estimate, Estimator, ManySamples
+For an estimator of your own: `Estimator` (or `ManySamples`), `Estimate`, `losses_of` and, where f
+is differentiated, `value_and_gradient`.
+"""
+
+from hardgate.estimators._estimator import Estimate, Estimator, ManySamples, value_and_gradient
 from hardgate.estimators.arm import ARM
 from hardgate.estimators.arms import ARMS
 from hardgate.estimators.bitflip import BitFlip
@@ -23,8 +27,9 @@ from hardgate.estimators.rodeo import RODEO
 from hardgate.estimators.spsa import SPSA
 from hardgate.estimators.stochastic_ad import StochasticAD
 from hardgate.estimators.ugc import UGC
+from hardgate.exact import losses_of
 
-# By name; each can be made without arguments.
+# By name; each can be constructed without arguments.
 ESTIMATORS: dict[str, type[Estimator]] = {
     cls.__name__: cls
     for cls in (
@@ -79,4 +84,6 @@ __all__ = [
     "QuadraticCV",
     "StochasticAD",
     "expectation",
+    "losses_of",
+    "value_and_gradient",
 ]

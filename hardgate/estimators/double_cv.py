@@ -13,7 +13,7 @@ from hardgate.estimators._estimator import (
     Noise,
     value_and_gradient,
 )
-from hardgate.estimators._leave_one_out import leave_one_out, rloo
+from hardgate.estimators._leave_one_out import leave_one_out, rloo, sum_samples
 from hardgate.functional.surrogates import bernoulli
 from hardgate.learning.coefficients import Coefficient
 from hardgate.units._unit import single
@@ -60,7 +60,8 @@ class DoubleCV(ManySamples):
         score = b - p
         c = (leave_one_out(gradient) * score).sum(-1)
         g, v = rloo(torch.stack([losses.detach(), c]), score)
-        v = v - gradient.mean(0) * p * torch.sigmoid(-a)  # of mean zero
+        known = sum_samples(gradient) * p * torch.sigmoid(-a) / self.samples
+        v = v - known  # of mean zero
         alpha = self.alpha.value(a.shape[-1])
         if self.learns_from(losses):
             self.alpha.learn_(g, v)

@@ -27,8 +27,7 @@ def expectation(
     Args:
         f: samples `[..., D]` → losses `[...]`, one per sample; several samples come as a further
             axis in front, in fp32 where the logits are in half precision. Batch statistics or
-            dropout inside f see all of them at once. Detach what f keeps of its own if it enters
-            your loss as well (`DoubleCV`, `RODEO` and `QuadraticCV` see ∇f in your backward pass).
+            dropout inside f see all of them at once.
         logits: a, `[..., D]`.
         estimator: one of `hardgate.ESTIMATORS`; or a unit that back-propagates through its one
             sample, like `hardgate.StraightThrough()`. The value is then f at its h: for units that

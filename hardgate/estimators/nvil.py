@@ -7,6 +7,7 @@ from torch import Tensor
 
 from hardgate._base.arguments import flag
 from hardgate._base.averages import DecayingRatio
+from hardgate._base.distributed import count
 from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise
 from hardgate.estimators._network import Network
 from hardgate.exact import losses_of
@@ -71,17 +72,15 @@ class NVIL(Estimator):
         if context is not None:
             x = context.detach().flatten(a.dim() - 1)  # [..., C]
             psi = self.network.psi(x, keep=learns)
-            if learns:
-                psi = psi.clone().requires_grad_()
             r = r - self.network(x, psi)
         c, square = self.moments.ratio(2)
         rest = r - c
         if learns:
-            if context is not None:
-                (slope,) = torch.autograd.grad(self.share_of_mean(rest.square()), psi)
-                self.network.learn_(slope)
+            if context is not None:  # by the mean of rest², whose derivative by C_ψ is -2 rest
+                by = rest * (-2 / max(1.0, count(rest, self.synchronised)))
+                self.network.learn_(self.network.pullback(x, psi, by))
             sums = torch.stack([r.sum(), r.square().sum()])
             self.moments.update_(sums, sums.new_tensor(r.numel()))
         if self.normalise:
             rest = rest / (square - c * c).clamp(min=1).sqrt()  # over max(1, s)
-        return Estimate(losses, rest.detach().unsqueeze(-1) * (b - p))
+        return Estimate(losses, rest.unsqueeze(-1) * (b - p))

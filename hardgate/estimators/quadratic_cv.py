@@ -14,7 +14,7 @@ from hardgate.estimators._estimator import (
     Noise,
     value_and_gradient,
 )
-from hardgate.estimators._leave_one_out import leave_one_out, rloo
+from hardgate.estimators._leave_one_out import leave_one_out, rloo, sum_samples
 from hardgate.functional.surrogates import bernoulli
 from hardgate.learning.coefficients import Coefficients, combine
 from hardgate.units._unit import single
@@ -71,11 +71,11 @@ class QuadraticCV(ManySamples):
         M = 0.5 * (M + M.T)
         S, slope = quadratic(M, p, score)
 
-        slopes = (gradient, slope, w.expand_as(b))  # h of each V(h)
-        linear = [(leave_one_out(h) * score).sum(-1) for h in slopes]
-        estimates = rloo(torch.stack([losses.detach(), *linear, S]), score)
-        known = torch.stack([h.mean(0) for h in slopes]) * variance
-        estimates[1:4] -= known  # all but the first are now of mean zero
+        linear = [(leave_one_out(h) * score).sum(-1) for h in (gradient, slope)]
+        estimates = rloo(torch.stack([losses.detach(), *linear, score @ w, S]), score)
+        means = (sum_samples(gradient) / self.samples, sum_samples(slope) / self.samples, w)
+        for V, h in zip(estimates[1:4], means, strict=True):
+            V -= h * variance  # of mean zero from here on
         alpha = self.alpha.value()
         if self.learns_from(losses):
             self.alpha.learn_(estimates)

@@ -13,7 +13,7 @@ from hardgate.estimators._estimator import (
     Noise,
     value_and_gradient,
 )
-from hardgate.estimators._leave_one_out import leave_one_out, rloo, weighted
+from hardgate.estimators._leave_one_out import leave_one_out, rloo, sum_samples, weighted
 from hardgate.functional.surrogates import bernoulli
 from hardgate.learning.coefficients import Coefficients, combine
 from hardgate.units._unit import single
@@ -75,21 +75,20 @@ class RODEO(ManySamples):
 
         estimates = [rloo(losses.detach(), score)]
         for h, change in _surrogates(gradient, t, b):
-            moved = -(score * change).sum(-1)  # Σ_m A_m h
-            own = change.mean(0) * variance
-            others = (change * score.square()).mean(0)
+            flips = score * change
+            moved = -flips.sum(-1)  # Σ_m A_m h
             estimates += [
-                own - (h.unsqueeze(-1) * score).mean(0),
-                others + (moved.unsqueeze(-1) * score).mean(0),
-                (leave_one_out(moved).unsqueeze(-1) * score).mean(0),
+                (sum_samples(change) * variance - weighted(h, score)) / self.samples,
+                (sum_samples(flips * score) + weighted(moved, score)) / self.samples,
+                weighted(leave_one_out(moved), score) / self.samples,
             ]
         baseline = leave_one_out(t.diagonal().movedim(-1, 0))
-        estimates.append((baseline.unsqueeze(-1) * score).mean(0))
+        estimates.append(weighted(baseline, score) / self.samples)
 
-        all_at_once, alpha = torch.stack(estimates), self.alpha.value()
+        stacked, alpha = torch.stack(estimates), self.alpha.value()
         if self.learns_from(losses):
-            self.alpha.learn_(all_at_once)
-        return Estimate(losses.mean(0), combine(all_at_once, alpha))
+            self.alpha.learn_(stacked)
+        return Estimate(losses.mean(0), combine(stacked, alpha))
 
 
 def _surrogates(gradient: Tensor, t: Tensor, b: Tensor) -> tuple[tuple[Tensor, Tensor], ...]:

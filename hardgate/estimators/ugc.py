@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hardgate._base.arguments import flag
 from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise
 from hardgate.estimators._flips import draw_unit, flip
 from hardgate.estimators._odds import Odds
@@ -41,7 +42,7 @@ class UGC(Estimator):
 
     def __init__(self, *, among_rare: bool = False) -> None:
         super().__init__()
-        self.among_rare = among_rare
+        self.among_rare = flag("among_rare", among_rare)
 
     def sample_noise(self, a: Tensor, generator: torch.Generator | None = None) -> Noise:
         return uniform(a, generator), uniform(a[..., :1], generator)

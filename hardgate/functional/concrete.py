@@ -23,9 +23,9 @@ def mean_slope(y: Tensor, temperature: float) -> Tensor:
     """E[s(1-s)/λ | the outcome whose logit is y], s = σ(z/λ): the slope of GR-MCK with K = ∞.
 
     By symmetry the outcome is z > 0, of density σ'(z - y)/σ(y). The logarithm of the integrand
-    s(1-s)/λ · σ'(z - y) is all but linear by parts: it changes at the rate 1 - 1/λ up to z = y and
-    falls at 1 + 1/λ beyond. Gauss-Legendre nodes are laid over the part that is within e^-18 of
-    the largest value, wherever that is; nodes that are fixed in probability would miss it.
+    s(1-s)/λ · σ'(z - y) is nearly piecewise linear: its slope is 1 - 1/λ up to z = y and
+    -(1 + 1/λ) beyond. Gauss-Legendre nodes cover the part within e^-18 of the largest value,
+    wherever that is; nodes at fixed probabilities would miss it.
 
     Args:
         y: logits, without a gradient.
@@ -54,7 +54,7 @@ def mean_slope(y: Tensor, temperature: float) -> Tensor:
 class MeanSlope:
     """`mean_slope` at one temperature, from a table: thirty times as fast.
 
-    Cubic polynomials between points 1/8 apart, for its logarithm, from values and derivatives.
+    Its logarithm is interpolated by cubic polynomials between points 1/8 apart.
 
     Args:
         temperature: λ.
@@ -85,7 +85,7 @@ class MeanSlope:
 @cache
 def table(temperature: float) -> MeanSlope:
     """The one table of this temperature: making it takes some 20 ms."""
-    with torch.inference_mode(False):  # it outlives the mode that it is first asked for in
+    with torch.inference_mode(False):  # the table outlives the mode of the first call
         return MeanSlope(temperature)
 
 

@@ -1,9 +1,9 @@
 """Stochastic neurons as pure functions of the pre-activation `a` and explicit noise.
 
 No state, no random numbers, no `autograd.Function`: gradients come from detach arithmetic, so
-that `torch.compile`, `torch.func` and `vmap` see nothing but ordinary operations. Half
-precision is computed in fp32 and returned in the dtype of `a`. The paper's neurons are written
-here, those that came after it in `hardgate.functional.relaxations`.
+that `torch.compile`, `torch.func` and `vmap` see ordinary operations only. Half precision is
+computed in fp32 and returned in the dtype of `a`. These are the paper's neurons; newer ones are in
+`hardgate.functional.relaxations`.
 """
 
 from __future__ import annotations

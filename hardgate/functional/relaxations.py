@@ -1,7 +1,7 @@
 """Neurons newer than the paper, as pure functions; public as `hardgate.functional`.
 
-All but the two relaxations proper are Bernoulli(σ(a)) and differ in the slope that stands in for
-∂b/∂a. With y = (2b - 1)a, the logit of the outcome that was drawn:
+`binary_concrete` and `hard_concrete` are relaxations. All others are Bernoulli(σ(a)) and differ in
+the slope that replaces ∂b/∂a. With y = (2b - 1)a, the logit of the outcome that was drawn:
 
     ST × σ'                  σ(y)σ(-y)
     slope-annealed ST        α/2 where |αa| ≤ 1

@@ -1,7 +1,7 @@
-"""Detach arithmetic: the value of one tensor with the gradient of another, in ordinary operations.
+"""Detach arithmetic: the value of one tensor with the gradient of another.
 
-What `functional` is made of. No `autograd.Function`: `torch.compile`, `torch.func` and `vmap` see
-nothing but additions and products.
+Ordinary additions and products only, no `autograd.Function`: `torch.compile`, `torch.func` and
+`vmap` follow them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def clamp_infinite(a: Tensor) -> Tensor:
-    """`a` with ±∞ at the largest number, so that a - a is 0 there and NaN only at NaN."""
+    """`a` with ±∞ replaced by the largest numbers: then a - a is 0 there, and NaN only at NaN."""
     limit = torch.finfo(a.dtype).max
     return a.clamp(-limit, limit)
 
@@ -53,5 +53,5 @@ def bernoulli(p: Tensor, u: Tensor) -> Tensor:
 
 
 def indicator(on: Tensor, p: Tensor) -> Tensor:
-    """1[on] in the dtype of `p`: derivative zero, NaN where `p` is NaN."""
+    """1[on] in the dtype of `p`, with derivative zero, and NaN where `p` is NaN."""
     return on.to(p.dtype) + (p - p)  # not 0·p: inductor folds it to 0, at NaN too

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from hardgate._base.arguments import flag
 from hardgate._base.averages import DecayingRatio
 
 _RIDGE = 1e-4  # relative: control variates that are nearly the same keep their start
@@ -29,7 +30,7 @@ class Coefficient(DecayingRatio):
 
     def __init__(self, start: float, *, per_unit: bool = False, decay: float = 0.99) -> None:
         super().__init__(decay, start)
-        self.per_unit = per_unit
+        self.per_unit = flag("per_unit", per_unit)
 
     def value(self, units: int | None = None) -> Tensor:
         """α, `[D]` or `[]`; where the number of units is given, it is checked."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardgate._base.arguments import positive
+from hardgate._base.arguments import not_negative, positive
 from hardgate._base.distributed import mean
 from hardgate._base.precision import widen
 from hardgate.sparsity._controller import Controller, examples
@@ -48,12 +48,10 @@ class AdaptiveL1(Controller):
         most: float = 1.0,
     ) -> None:
         super().__init__(rate)
-        if not (band >= 0 and 0 < least <= most):
-            raise ValueError(
-                "AdaptiveL1 expected band ≥ 0 and 0 < least ≤ most, got "
-                f"band={band!r}, least={least!r}, most={most!r}."
-            )
-        self.band, self.least, self.most = band, least, most
+        self.band = not_negative("band", band, like=0.01)
+        self.least, self.most = positive("least", least, like=1e-13), positive("most", most)
+        if least > most:
+            raise ValueError(f"least expected at most most={most!r}, got {least!r}.")
         self.step = positive("step", step)
         self.register_buffer("weight", torch.tensor(positive("weight", weight)))
 

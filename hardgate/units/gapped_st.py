@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
-from hardgate._base.arguments import positive
+from hardgate._base.arguments import not_negative, positive
 from hardgate.functional import relaxations
 from hardgate.noise import uniform
 from hardgate.units._bernoulli import BernoulliUnit
@@ -41,9 +39,7 @@ class GappedST(BernoulliUnit):
         self, gap: float = 1.0, temperature: float = 1.0, *, eval_mode: EvalMode = "threshold"
     ) -> None:
         super().__init__(eval_mode=eval_mode)
-        if not 0 <= gap < math.inf:
-            raise ValueError(f"gap expected a number of at least 0, like 1.0, got {gap!r}.")
-        self.gap = float(gap)
+        self.gap = not_negative("gap", gap)
         self.temperature = positive("temperature", temperature, like=0.5)
 
     def sample_noise(self, a: Tensor, generator: torch.Generator | None = None) -> Tensor:

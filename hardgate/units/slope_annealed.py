@@ -9,9 +9,9 @@ from torch import Tensor
 
 from hardgate._base.arguments import flag, positive
 from hardgate._base.precision import widen
-from hardgate.functional import neurons, relaxations, surrogate
+from hardgate.functional import neurons, relaxations
 from hardgate.functional.relaxations import hard_sigmoid
-from hardgate.functional.surrogates import indicator
+from hardgate.functional.surrogates import indicator, surrogate
 from hardgate.noise import uniform
 from hardgate.units._unit import EvalMode, NoiseTensors, Unit, single
 

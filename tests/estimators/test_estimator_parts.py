@@ -1,10 +1,12 @@
-"""What the estimators' learnt parts are made of: Adam, coefficients."""
+"""What the estimators' learnt parts are made of: Adam, a small network, coefficients."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from hardgate.estimators._adam import Adam
+from hardgate.estimators._network import Network
 from hardgate.learning.coefficients import Coefficients
 from tests.support.estimator_cases import seeded
 
@@ -19,6 +21,18 @@ def test_adam_is_torchs() -> None:
         y.grad = gradient
         theirs.step()
     torch.testing.assert_close(x, y.detach())
+
+
+@pytest.mark.parametrize("batch", [(), (5,), (2, 3), (0,)])
+def test_the_networks_own_derivatives_are_autograds(batch: tuple[int, ...]) -> None:
+    network = Network(4, rate=0.1).double()
+    x = torch.randn(*batch, 3, dtype=torch.float64, generator=seeded(0))
+    network.psi(x, keep=True)
+    network.weights += torch.randn(len(network.weights), generator=seeded(1))  # w starts at zero
+    by = torch.randn(batch, dtype=torch.float64, generator=seeded(2))
+    psi = network.psi(x, keep=True).clone().requires_grad_()
+    (expected,) = torch.autograd.grad((by * network(x, psi)).sum(), psi)
+    torch.testing.assert_close(network.pullback(x, psi.detach(), by), expected)
 
 
 def test_coefficients_are_least_squares() -> None:
