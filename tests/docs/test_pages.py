@@ -81,7 +81,7 @@ def test_the_way_of_a_training_step_is_at_most_a_dozen_files() -> None:
     files = re.findall(r"^\d+\. `(\S+)`:", way, re.MULTILINE)
     assert 6 <= len(files) == len(set(files)) <= 12
     assert all((ROOT / name).is_file() for name in files)
-    assert files[0] == "hardgate/conditional/mlp.py"
+    assert files[0].startswith("hardgate/conditional/")
 
 
 def test_the_house_has_every_room_and_no_other() -> None:
