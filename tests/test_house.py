@@ -145,7 +145,7 @@ def between_rooms(imports: Imports) -> list[str]:
         if parts[0] != "hardgate_lab" or name in ("hardgate_lab.cli", "hardgate_lab.__main__"):
             continue
         lab = [other for other in sorted(others) if other.startswith("hardgate_lab.")]
-        allowed = (parts[1], "rig")
+        allowed = (*parts[1:2], "rig")
         wrong += [f"{name} imports {o}" for o in lab if o.split(".")[1] not in allowed]
     return wrong
 

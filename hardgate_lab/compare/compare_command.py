@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from hardgate.estimators import ESTIMATORS
 from hardgate_lab.compare import comparison_tables
@@ -174,8 +175,8 @@ def _show(console: Console, comparison: Comparison, budget: int) -> None:
     for why in dict.fromkeys(each.why for each in comparison.left_out):
         names = ", ".join(each.estimator for each in comparison.left_out if each.why == why)
         console.print(f"Left out ({why}): {names}.", highlight=False, markup=False)
-    console.print(f"Recommended on {comparison.problem}: ", style="bold", end="", markup=False)
-    console.print(f"{recommend(comparison)}\n", highlight=False, markup=False)
+    advice = (f"Recommended on {comparison.problem}:", "bold"), f" {recommend(comparison)}\n"
+    console.print(Text.assemble(*advice))
 
 
 def _judge(console: Console, comparisons: list[Comparison]) -> None:
