@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from hardgate import reuse_memory
 from hardgate.estimators import ESTIMATORS, Estimator, expectation
+from hardgate_lab.rig.memory import reuse_memory
 from hardgate_lab.rig.timing import Run, rounds
 
 B, D, HIDDEN, PIXELS = 100, 200, 200, 784

@@ -18,8 +18,8 @@ def widen(a: Tensor) -> Tensor:
     return a.float() if a.dtype in (torch.float16, torch.bfloat16) else a
 
 
-def unmixed(f: Callable[_P, _R]) -> Callable[_P, _R]:
-    """f with autocast switched off: else products of a layer would come in two dtypes."""
+def without_autocast(f: Callable[_P, _R]) -> Callable[_P, _R]:
+    """f with autocast switched off: otherwise products of a layer would have two dtypes."""
 
     @functools.wraps(f)
     def run(*arguments: _P.args, **named: _P.kwargs) -> _R:

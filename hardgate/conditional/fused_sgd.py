@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from hardgate._base.arguments import positive
 from hardgate.conditional._layer import ConditionalLayer
 from hardgate.conditional.gater import Gater
+from hardgate.kernels.transposed_linear import TransposedLinear
 from hardgate.kernels.update import Step, Update
 from hardgate.sparsity.max_norm import max_norm_
 
@@ -86,7 +87,7 @@ class FusedSGD(torch.optim.SGD):
             )
         options = self.param_groups[group]
         _plain(options)
-        return Step(options["lr"], self.max_norm or 0.0)
+        return Step(float(options["lr"]), self.max_norm or 0.0)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
@@ -108,12 +109,10 @@ class FusedSGD(torch.optim.SGD):
                 torch._foreach_add_(others, [p.grad for p in others], alpha=-group["lr"])
         if self.max_norm is not None:
             for module in self._model.modules():
-                if isinstance(module, nn.Linear) and module.weight.grad is not None:
+                stepped = isinstance(module, nn.Linear) and module.weight.grad is not None
+                # The backward pass limits rows, and the rows of an output are no unit's inputs.
+                if stepped or isinstance(module, TransposedLinear):
                     max_norm_(module, self.max_norm)
-            for module in self._model.modules():
-                out = getattr(module, "out", None)
-                if isinstance(module, ConditionalLayer) and isinstance(out, nn.Linear):
-                    max_norm_(out, self.max_norm)
         for update in self._updates:
             update.renew()
         for hook in [*self._optimizer_step_post_hooks.values()]:
@@ -164,7 +163,8 @@ def _refuse_shared(model: nn.Module) -> None:
     owners: dict[int, nn.Module] = {}
     for module in model.modules():
         fused = isinstance(module, (ConditionalLayer, Gater))
-        parts = [part for part in module.children() if isinstance(part, nn.Linear)]
+        linear = (nn.Linear, TransposedLinear)
+        parts = [part for part in module.children() if isinstance(part, linear)]
         for parameter in (p for part in parts if fused for p in part.parameters()):
             if owners.setdefault(id(parameter), module) is not module:
                 raise ValueError(

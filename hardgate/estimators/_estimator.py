@@ -17,7 +17,7 @@ from hardgate._base.precision import widen
 from hardgate.estimators._carry import carry
 from hardgate.estimators._refusals import NOT_DIFFERENTIABLE, may_learn, needs_autograd
 from hardgate.exact import losses_of
-from hardgate.noise import fast, uniform
+from hardgate.noise import uniform
 
 Loss: TypeAlias = Callable[[Tensor], Tensor]
 Noise: TypeAlias = Tensor | tuple[Tensor, ...]
@@ -104,8 +104,7 @@ class Estimator(LazyState, ABC):
         if self.state and self.adapting:
             may_learn(type(self).__name__)
         with nullcontext() if grad else torch.enable_grad():
-            with fast():
-                noise = self.sample_noise(a, generator)
+            noise = self.sample_noise(a, generator)
             if grad:
                 return self._uncast(f, a, noise, context, logits)
             return self._uncast(f, a, noise, context, logits.detach()).detach()

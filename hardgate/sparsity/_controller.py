@@ -9,7 +9,7 @@ from torch import Tensor
 from hardgate._base.arguments import fraction
 from hardgate._base.distributed import active
 from hardgate._base.lazy_state import LazyState
-from hardgate.units import Unit
+from hardgate.units._unit import Unit
 
 
 class Controller(LazyState, ABC):

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hardgate._base import torch_state
 from hardgate.sparsity._controller import Controller
-from hardgate.units import Unit
+from hardgate.units._unit import Unit
 
 _HOW = "(loss + hardgate.sparsity_loss(model)).backward()"
 _PATIENCE = 100  # forward passes whose penalty nobody collects, before a warning
@@ -44,9 +45,9 @@ class Steered(nn.Module):
         """Keep this pass's penalty; does nothing in evaluation mode or without gradients."""
         if self.sparsity is None or not self.training or not torch.is_grad_enabled():
             return
-        if torch.compiler.is_compiling():
+        if torch_state.compiling():
             self._penalty = self.sparsity(unit, a, h)
-        elif torch._C._current_graph_task_id() != -1:
+        elif torch_state.backward_pass() != -1:
             self._recompute(unit, a, h)
         else:
             self._penalty = self.sparsity(unit, a, h)

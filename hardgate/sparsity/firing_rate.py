@@ -9,7 +9,7 @@ from hardgate._base.arguments import positive, proper_decay
 from hardgate._base.distributed import mean
 from hardgate._base.precision import widen
 from hardgate.sparsity._controller import Controller, examples
-from hardgate.units import Unit
+from hardgate.units._unit import Unit
 
 
 class FiringRate(Controller):

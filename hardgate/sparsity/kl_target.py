@@ -11,7 +11,7 @@ from hardgate._base.arguments import positive
 from hardgate._base.distributed import mean
 from hardgate._base.precision import widen
 from hardgate.sparsity._controller import Controller, examples
-from hardgate.units import Unit
+from hardgate.units._unit import Unit
 
 
 class KLTarget(Controller):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hardgate._base.precision import widen
 from hardgate.sparsity._controller import examples
-from hardgate.units import Unit
+from hardgate.units._unit import Unit
 
 
 @dataclass(frozen=True)

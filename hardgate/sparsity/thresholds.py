@@ -14,7 +14,7 @@ from hardgate._base.distributed import gather
 from hardgate._base.precision import widen
 from hardgate._base.run_eagerly import as_written
 from hardgate.sparsity._controller import examples
-from hardgate.units import Unit
+from hardgate.units._unit import Unit
 
 _MOST_NUMBERS = 2**26  # pre-activations kept per unit module; beyond it every second example
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch._C import _functorch as functorch
 
+from hardgate._base import torch_state
 from hardgate._base.arguments import flag, proper_decay
 from hardgate._base.precision import widen
 from hardgate.functional import relaxations
@@ -64,7 +64,7 @@ class ReinMax(BernoulliUnit):
 
     def sample(self, a: Tensor, noise: NoiseTensors) -> Tensor:
         h = relaxations.reinmax(a, single(noise))
-        eager = not torch.compiler.is_compiling() and not functorch.is_functorch_wrapped_tensor(h)
+        eager = not torch_state.compiling() and not torch_state.is_wrapped(h)
         if self.control is not None and eager and h.requires_grad:
             _steer(h, widen(a.detach()), self.control)
         return h

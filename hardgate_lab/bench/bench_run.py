@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from rich.console import Console
 
-import hardgate
 from hardgate_lab.bench import bench_layer
 from hardgate_lab.bench.bench_layer import Timing
 from hardgate_lab.bench.bench_progress import Spoken
 from hardgate_lab.bench.bench_steps import steps
 from hardgate_lab.bench.breakdown import breakdown
+from hardgate_lab.rig import memory
 
 
 def measure(units: list[str], seconds: float, console: Console) -> list[Timing]:
@@ -30,7 +30,7 @@ def measure(units: list[str], seconds: float, console: Console) -> list[Timing]:
     timings: list[Timing] = []
     with progress.group("widths"):
         timings += list(bench_layer.widths(seconds, progress))
-    hardgate.reuse_memory()
+    memory.reuse_memory()
     with progress.group("layers"):
         timings += list(bench_layer.layers(seconds, progress))
     with progress.group("densities"):

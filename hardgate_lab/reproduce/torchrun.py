@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from hardgate import reuse_memory
 from hardgate_lab.reproduce.data_parallel import Share
 from hardgate_lab.reproduce.settings import SettingsError
 from hardgate_lab.reproduce.train import Job, train
 from hardgate_lab.reproduce.workers import EXPECTED, Source, Watcher
 from hardgate_lab.rig.images import load
+from hardgate_lab.rig.memory import reuse_memory
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store

@@ -18,12 +18,12 @@ from typing import Any, Protocol
 
 import torch
 
-from hardgate import reuse_memory
 from hardgate_lab.reproduce.record import MismatchError
 from hardgate_lab.reproduce.train import DivergedError, Job, Progress, train
 from hardgate_lab.rig.checkpoint import SaveError
 from hardgate_lab.rig.images import DataError, load
 from hardgate_lab.rig.lock import LockedError
+from hardgate_lab.rig.memory import reuse_memory
 
 EXPECTED = (
     SaveError,

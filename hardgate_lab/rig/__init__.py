@@ -1,6 +1,6 @@
 """The lab: toy problems with known answers, and what each gradient makes of them."""
 
-from hardgate_lab.rig.law import exact_objective, exact_unit_gradient, law
+from hardgate_lab.rig.law import exact_objective, exact_unit_gradient
 from hardgate_lab.rig.measure import Measurement, gradient_samples, measure
 from hardgate_lab.rig.problems import EXTREME, PROBLEMS, Problem
 
@@ -12,6 +12,5 @@ __all__ = [
     "exact_objective",
     "exact_unit_gradient",
     "gradient_samples",
-    "law",
     "measure",
 ]

@@ -8,19 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from hardgate.estimators import ESTIMATORS, Estimator, ManySamples
-from hardgate.units import (
-    UNITS,
-    HardConcrete,
-    NoisyRectifier,
-    Rectifier,
-    Sigmoid,
-    StochasticTimesSmooth,
-    Unit,
-)
-
-# Their output neither is nor relaxes Bernoulli(σ(a)), so their gradient is that of an objective of
-# their own: its bias can be measured, but its variance is no rival of the others'.
-_OWN_OBJECTIVE = (HardConcrete, NoisyRectifier, Rectifier, Sigmoid, StochasticTimesSmooth)
+from hardgate.units import UNITS, Unit
 
 # Forms worth comparing besides the one that is made without arguments.
 _FORMS = {
@@ -78,7 +66,8 @@ class Contestant:
     @property
     def own_objective(self) -> bool:
         """Estimates the gradient of something else than E f(b), b ~ Bernoulli(σ(a))."""
-        return isinstance(self.make(), _OWN_OBJECTIVE)
+        made = self.make()
+        return isinstance(made, Unit) and made.own_objective
 
 
 def learns(made: Estimator | Unit) -> bool:

@@ -12,7 +12,7 @@ from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 from torch.nn.utils import parametrize as parametrizing
 
 from hardgate import ConditionalMLP, FusedSGD, Rectifier
-from hardgate.kernels.op import Backend
+from hardgate.kernels.dispatch import Backend
 
 OLD = "ignore:`torch.nn.utils.weight_norm` is deprecated:FutureWarning"
 CHANGES: dict[str, Callable[[nn.Module], object]] = {

@@ -21,8 +21,8 @@ from hardgate import (
     NoisyRectifier,
     StraightThrough,
 )
-from hardgate.kernels import gate_linear
-from hardgate.kernels.op import Backend
+from hardgate.kernels import op
+from hardgate.kernels.dispatch import Backend
 
 
 def pair(backend: Backend, layers: int = 1, block: int = 1) -> tuple[nn.Module, nn.Module]:
@@ -305,7 +305,7 @@ def test_who_needs_the_weights_as_they_were_is_told(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A penalty that is differentiated after the layer would see the new weights."""
-    monkeypatch.setattr(gate_linear, "SMALL", 0)  # so that the gater's kernels run
+    monkeypatch.setattr(op, "SMALL", 0)  # so that the gater's kernels run
     model, _ = pair(backend)
     FusedSGD(model, 0.1)
     for name in ("0.experts.weight", "0.gater.output.weight"):
