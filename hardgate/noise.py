@@ -123,6 +123,11 @@ class _Symmetric(Noise):
         self.scale = float(scale)
 
     @property
+    def name(self) -> str:
+        """The word for it in `NoisyRectifier("gaussian")`."""
+        return type(self).__name__.lower()
+
+    @property
     def mean(self) -> float:
         return 0.0
 

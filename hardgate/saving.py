@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import islice
+from operator import attrgetter
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -143,13 +145,8 @@ def _known(classes: Iterable[type]) -> dict[str, type]:
     return {**_KNOWN, **{cls.__name__: cls for cls in classes}}
 
 
-# How an argument is read where it is not the attribute of its name; None: it is left out.
-_READ: Mapping[tuple[type, str], Callable[[Any], Any] | None] = {
-    (units.NoisyRectifier, "noise"): lambda u: type(u.noise).__name__.lower(),
-    (units.NoisyRectifier, "scale"): lambda u: u.noise.scale,
-    (units.StochasticBinary, "decay"): None,  # the baseline's own
-    (units.SlopeAnnealed, "sample"): lambda u: u.samples,
-    (units.StraightThrough, "sample"): lambda u: u.samples,
+# How an argument is read where it is not the attribute of its name; units say so themselves.
+_READ: Mapping[tuple[type, str], Callable[[Any], Any]] = {
     (sparsity.FiringRate, "layer"): lambda c: _no_layer(c),
     (Gater, "in_features"): lambda g: g.hidden.in_features,
     (Gater, "gates"): lambda g: g.output.out_features,
@@ -219,16 +216,18 @@ def _readers(cls: type) -> list[tuple[str, Callable[[Any], Any]]]:
     for name, parameter in inspect.signature(cls).parameters.items():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue  # torch's Tanh and Identity take anything and keep nothing
-        read = _READ.get((cls, name), lambda instance, name=name: _attribute(instance, name))
-        if read is not None and name not in _ANYWHERE:
-            readers.append((name, read))
+        attribute = cls.saved_as.get(name, name) if issubclass(cls, units.Unit) else name
+        if attribute is None or name in _ANYWHERE:
+            continue
+        read = _READ.get((cls, name), partial(_attribute, name=name, attribute=attribute))
+        readers.append((name, read))
     return readers
 
 
-def _attribute(instance: Any, name: str) -> Any:
+def _attribute(instance: Any, name: str, attribute: str) -> Any:
     """What the constructor was given as `name`."""
     try:
-        value = getattr(instance, name)
+        value = attrgetter(attribute)(instance)
     except AttributeError:
         raise TypeError(
             f"save expected {type(instance).__name__} to keep its argument {name} as self.{name}, "

@@ -111,6 +111,10 @@ class ConditionalLayer(nn.Module):
                 nn.init.xavier_uniform_(layer.weight)
                 nn.init.zeros_(layer.bias)
 
+    def fan_out(self) -> int:
+        """How many outgoing weights each expert has."""
+        return 0 if self.out is None else self.out.out_features
+
     def telemetry(self) -> Telemetry:
         """What the last forward pass did: density, active examples, multiplications, the path.
 
@@ -123,11 +127,10 @@ class ConditionalLayer(nn.Module):
             )
         gates, path = self._last
         hidden, output = self.gater.hidden.weight, self.gater.output.weight
-        fan_out = 0 if self.out is None else self.out.out_features
         return measure(
             gates,
             gater=hidden.numel() + output.numel(),
-            expert=self.experts.in_features + fan_out,
+            expert=self.experts.in_features + self.fan_out(),
             block=self.block_size,
             path=path,
         )

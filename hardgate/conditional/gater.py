@@ -21,7 +21,7 @@ from hardgate.kernels.update import Update
 from hardgate.noise import kernel_generator
 from hardgate.sparsity._controller import Controller
 from hardgate.sparsity.collect import Steered
-from hardgate.units._unit import Unit
+from hardgate.units._unit import NoiseTensors, Unit
 
 Init = Literal["auto", "uniform", "sparse"]
 
@@ -116,7 +116,7 @@ class Gater(Steered):
         unit = self.unit
         sampling = unit.training or unit.eval_mode == "sample"
         a = self.pre_activation(x)
-        noise = unit.sample_noise(a, kernel_generator(a)) if sampling else None
+        noise = self._draw(a) if sampling else None
         h: Tensor = unit(a, noise)
         if self.sparsity is not None:
             self.steer(unit, a, h)
@@ -125,6 +125,12 @@ class Gater(Steered):
         if not with_probe:
             return h
         return h, unit.probe(a, noise) if torch.is_grad_enabled() else None
+
+    def _draw(self, a: Tensor) -> NoiseTensors:
+        generator = kernel_generator(a)
+        if generator is None:
+            return self.unit.sample_noise(a)
+        return self.unit.sample_noise(a, generator)
 
     def pre_activation(self, x: Tensor) -> Tensor:
         """a = V tanh(U x + c) + d."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar, Literal, TypeAlias, get_args
 
 import torch
@@ -41,6 +42,9 @@ class Unit(LazyState, ABC):
       of an objective of its own. Its bias can be measured, but its variance is not comparable.
     - `starts_sparse`: the output weights of a `hardgate.Gater` with this unit start sparse.
 
+    - `saved_as`: the constructor arguments that `hardgate.save` does not find in the attribute of
+      the same name: the (dotted) attribute for each, or None for an argument to leave out.
+
     A unit with `needs_loss` keeps `records` and a `baseline` (see `StochasticBinary`), and its h
     is 1 with probability σ(a).
 
@@ -61,6 +65,7 @@ class Unit(LazyState, ABC):
     threshold: Tensor
 
     natural_threshold: ClassVar[float] = 0.0
+    saved_as: ClassVar[Mapping[str, str | None]] = {}
 
     def __init__(self, *, eval_mode: EvalMode = "threshold") -> None:
         super().__init__()

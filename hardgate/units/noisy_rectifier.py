@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -45,6 +45,7 @@ class NoisyRectifier(Unit):
     binary = False
     own_objective = True
     starts_sparse = True
+    saved_as: ClassVar = {"noise": "noise.name", "scale": "noise.scale"}
     off_gradient = "zero"
 
     def __init__(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -45,6 +47,7 @@ class SlopeAnnealed(Unit):
 
     unbiased = False
     binary = True
+    saved_as: ClassVar = {"sample": "samples"}
     off_gradient = "expert"
     slope: Tensor
 

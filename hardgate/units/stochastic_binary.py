@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -50,6 +50,7 @@ class StochasticBinary(Unit):
     needs_loss = True
     binary = True
     off_gradient = "score"
+    saved_as: ClassVar = {"decay": None}  # the baseline has it
 
     def __init__(
         self,

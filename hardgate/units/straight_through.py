@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -57,6 +57,7 @@ class StraightThrough(Unit):
 
     unbiased = False
     binary = True
+    saved_as: ClassVar = {"sample": "samples"}
 
     def __init__(
         self,

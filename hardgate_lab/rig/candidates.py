@@ -16,10 +16,14 @@ _FORMS = {
 }
 _OWN_IDEAS = ("DoubleCV(2, per_unit=True)",)
 
-_CLASSES: dict[str, type[Estimator] | type[Unit]] = {
-    **ESTIMATORS,
-    **{type(make()).__name__: type(make()) for make in UNITS.values()},
-}
+
+def _classes() -> dict[str, type[Estimator] | type[Unit]]:
+    """By name; a user may have added units to `hardgate.UNITS`."""
+    return {**ESTIMATORS, **{type(unit).__name__: type(unit) for unit in _units()}}
+
+
+def _units() -> list[Unit]:
+    return [make() for make in UNITS.values()]
 
 
 class UnknownEstimatorError(ValueError):
@@ -95,7 +99,7 @@ def contestants(text: str, samples: Iterable[int]) -> list[Contestant]:
     node = _parse(text)
     if isinstance(node, ast.Call):
         return [_called(text, node)]
-    cls = _CLASSES[node.id]
+    cls = _classes()[node.id]
     if issubclass(cls, ManySamples):
         return [_called(f"{node.id}({k})") for k in samples]
     return [_called(form) for form in _FORMS.get(node.id, (f"{node.id}()",))]
@@ -108,9 +112,9 @@ def _parse(text: str) -> ast.Name | ast.Call:
     except SyntaxError:
         node = ast.Constant(None)
     name = node.func if isinstance(node, ast.Call) else node
-    if not isinstance(name, ast.Name) or name.id not in _CLASSES:
+    if not isinstance(name, ast.Name) or name.id not in _classes():
         raise UnknownEstimatorError(
-            f"expected one of {', '.join(_CLASSES)}, bare or with arguments like RLOO(4), "
+            f"expected one of {', '.join(_classes())}, bare or with arguments like RLOO(4), "
             f"got {text!r}."
         )
     return node if isinstance(node, ast.Call) else name
@@ -123,7 +127,7 @@ def _called(text: str, node: ast.Call | None = None) -> Contestant:
     try:
         args = [ast.literal_eval(arg) for arg in call.args]
         kwargs = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-        make = partial(_CLASSES[call.func.id], *args, **kwargs)
+        make = partial(_classes()[call.func.id], *args, **kwargs)
         make()
     except (TypeError, ValueError) as error:
         raise UnknownEstimatorError(

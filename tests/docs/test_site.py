@@ -14,7 +14,6 @@ import pytest
 
 import hardgate
 from hardgate import Unit
-from hardgate_lab.rig.law import law
 from tests.docs.test_docs import PUBLIC
 from tests.support.paths import ROOT
 from tests.units import test_claims
@@ -63,7 +62,7 @@ def test_the_unit_of_the_page_on_extending_passes_the_claims(
     monkeypatch.setitem(hardgate.UNITS, "Probit()", probit)
     monkeypatch.setitem(test_claims.CLAIMS, "Probit()", claim)
     monkeypatch.setitem(test_claims.EXACT_ON, "Probit()", "multilinear")
-    assert law.dispatch(probit) is not law.dispatch(object)
+    assert probit.law is not Unit.law
     for each in (
         test_claims.test_declared,
         test_claims.test_noise_is_independent_across_units_and_examples,

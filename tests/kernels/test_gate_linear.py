@@ -1,4 +1,4 @@
-"""The gater's output layer: its sparse backward pass equals `nn.functional.linear`'s, and its steps."""
+"""The gater's output layer: its sparse backward pass equals that of `linear`; its steps."""
 
 from __future__ import annotations
 
@@ -82,12 +82,13 @@ def few(*shape: int) -> Tensor:
 def test_what_does_not_learn_stays(dense: bool, learning: tuple[int, ...], stepping: bool) -> None:
     """Of z, w and b only some want a gradient: the others have none, and do not change."""
     torch.manual_seed(0)
-    given = [torch.randn(9, 7), torch.randn(40, 7), torch.randn(40)]
+    given: Any = [torch.randn(9, 7), torch.randn(40, 7), torch.randn(40)]
     da = torch.ones(9, 40) if dense else few(9, 40)
-    expected = gradients(linear, *given, da)[1:]
+    expected = gradients(linear, given[0], given[1], given[2], da)[1:]
     leaves: Any = [t.clone().requires_grad_(k in learning) for k, t in enumerate(given)]
     update = Update(lambda: Step(0.1, 0.0)) if stepping else None
-    gate_linear(*leaves, update).backward(da)
+    z, w, b = leaves
+    gate_linear(z, w, b, update).backward(da)
     for k, (leaf, before) in enumerate(zip(leaves, given, strict=True)):
         stepped = stepping and k in learning and k > 0
         want = before - 0.1 * expected[k] if stepped else before

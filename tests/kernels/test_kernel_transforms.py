@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -12,6 +14,7 @@ import hardgate
 from hardgate.functional import conditional_mlp
 from hardgate.kernels import sparse
 from hardgate.kernels.dispatch import Backend
+from hardgate.kernels.problem import Problem
 from tests.kernels.test_kernels import EVERY, Case, Tensors, call, differentiate, path
 
 
@@ -77,8 +80,14 @@ def test_jacobian(backend: Backend) -> None:
 
 
 def test_a_large_layer_takes_the_kernels_when_folded(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, forward = [], sparse.forward
-    monkeypatch.setattr(sparse, "forward", lambda *a, **k: calls.append(1) or forward(*a, **k))
+    calls: list[Problem] = []
+    forward = sparse.forward
+
+    def noted(problem: Problem, keep: bool = True) -> Any:
+        calls.append(problem)
+        return forward(problem, keep)
+
+    monkeypatch.setattr(sparse, "forward", noted)
     t = Case(B=64, n_in=100, gates=400, out=10, density=0.1, dtype=torch.float32).tensors()
     weights = (t["w_in"], t["b_in"], t["w_out"], t["b_out"])
     y = torch.vmap(lambda x, gates: conditional_mlp(x, gates, *weights))(t["x"], t["gates"])

@@ -244,8 +244,8 @@ def linear(t, da, z, w, dw, db, parts, B, G, n, lr, most, C, T, zero):
     held = np.empty(C * B, inputs.dtype)
     for k in range(t, (G + C - 1) // C, T):
         low, high = k * C, min(G, k * C + C)
-        index.scan(gradient, low, high, 0, begin, off, example, value, gate, place, cursor, found, held,
-              zero)  # fmt: skip
+        index.scan(gradient, low, high, 0, begin, off, example, value, gate, place, cursor, found,
+                   held, zero)  # fmt: skip
         if parts != 0:
             chunk.gather(out, n, value, 0, 1, weights, off, gate, place, zero, zero)
         if db != 0:
