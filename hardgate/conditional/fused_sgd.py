@@ -20,12 +20,12 @@ from hardgate.sparsity.max_norm import max_norm_
 class FusedSGD(torch.optim.SGD):
     """w ← w - lr·∂L/∂w, for conditional layers while the backward pass has their weights at hand.
 
-    The gradients of those weights and biases are never stored: only rows of units that were on are
-    touched. All other parameters get an ordinary step in `step()`. A learning-rate scheduler works
-    as with any optimiser. What it cannot do, it refuses or says: one backward pass per step (no
-    accumulation, no layer used twice, no weights in two places), no DistributedDataParallel, no
-    momentum or weight decay, no parametrized or pruned weights, no hooks on them, no `GradScaler`,
-    eager mode only. Gradient clipping does not see those weights, and a loss that is NaN has
+    The gradients of experts, output and gates are never stored: only rows of units that were on are
+    touched. All other parameters, the gater's bottleneck among them, get an ordinary step in
+    `step()`. A learning-rate scheduler works as with any optimiser. It refuses what it cannot do:
+    more than one backward pass per step (accumulation, a layer used twice, weights in two places),
+    DistributedDataParallel, momentum or weight decay, parametrized or pruned weights, hooks on them, `GradScaler`, and modes
+    that are not eager. Gradient clipping does not see those weights, and a loss that is NaN has
     changed them by the time you look: check it before `backward()`. `torch.autograd.grad` changes
     nothing.
 

@@ -99,7 +99,7 @@ def check(x: Tensor, gates: Tensor, weights: Weights, probe: Tensor | None) -> N
         given = (tuple(shape), tuple(gated), tuple(experts), outer)
         raise ValueError(
             "conditional layers expected x [..., in], gates [..., gates], w_in [hidden, in] and "
-            f"w_out [out, hidden], got the shapes {', '.join(str(s) for s in given if s)}."
+            f"w_out [out, hidden], got the shapes {', '.join(str(s) for s in given if s is not None)}."
         )
     (hidden, n_in), leading, width = experts, shape[:-1], gated[-1]
     if shape[-1] != n_in:

@@ -26,6 +26,7 @@ from hardgate_lab.bench.bench_layer import Timing
 from hardgate_lab.bench.bench_progress import Spoken
 from hardgate_lab.bench.bench_tables import markdown, tables
 from hardgate_lab.cli import app
+from hardgate_lab.rig import memory
 from hardgate_lab.rig.timing import STREAK, Rounds, Run, rounds
 
 
