@@ -97,9 +97,10 @@ def check(x: Tensor, gates: Tensor, weights: Weights, probe: Tensor | None) -> N
     shape, gated, experts = x.shape, gates.shape, w_in.shape
     if len(experts) != 2 or (outer is not None and len(outer) != 2) or not shape or not gated:
         given = (tuple(shape), tuple(gated), tuple(experts), outer)
+        shapes = ", ".join(str(s) for s in given if s is not None)
         raise ValueError(
             "conditional layers expected x [..., in], gates [..., gates], w_in [hidden, in] and "
-            f"w_out [out, hidden], got the shapes {', '.join(str(s) for s in given if s is not None)}."
+            f"w_out [out, hidden], got the shapes {shapes}."
         )
     (hidden, n_in), leading, width = experts, shape[:-1], gated[-1]
     if shape[-1] != n_in:

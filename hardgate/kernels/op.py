@@ -132,10 +132,12 @@ def _first_order(backward: _Backward) -> _Backward:
     Hessian would silently lack them.
     """
 
+    differentiate = without_autocast(backward)
+
     @functools.wraps(backward)
     def run(ctx: Any, *dy: Tensor) -> tuple[Tensor | None, ...]:
         with torch.no_grad():
-            gradients = without_autocast(backward)(ctx, *dy)
+            gradients = differentiate(ctx, *dy)
         if not torch.is_grad_enabled():
             return gradients
         found = [g for g in gradients if g is not None]
