@@ -25,9 +25,9 @@ class FusedSGD(torch.optim.SGD):
     `step()`. A learning-rate scheduler works as with any optimiser. It refuses what it cannot do:
     more than one backward pass per step (accumulation, a layer used twice, weights in two places),
     DistributedDataParallel, momentum or weight decay, parametrized or pruned weights, hooks on
-    them, `GradScaler`, and modes that are not eager. Gradient clipping does not see those weights, and a loss that is NaN has
-    changed them by the time you look: check it before `backward()`. `torch.autograd.grad` changes
-    nothing.
+    them, `GradScaler`, and modes that are not eager. Gradient clipping does not see those weights.
+    A loss that is NaN has changed them by the time you look: check it before `backward()`.
+    `torch.autograd.grad` changes nothing.
 
     Args:
         model: contains `ConditionalMLP`s, `ConditionalLinear`s or `Gater`s, in fp32 or fp64.

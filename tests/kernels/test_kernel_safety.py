@@ -119,6 +119,7 @@ def test_an_unknown_backend_is_named() -> None:
 
 def _operands(case: Case) -> list[Any]:
     t = case.tensors()
+    t["w_out"] = None if t["w_out"] is None else t["w_out"].t()  # unit-major
     leaves: list[Any] = [t[k] for k in NAMES]
     leaves = [None if v is None else v.detach().requires_grad_() for v in leaves]
     return [*leaves, t["probe"], case.relu]
