@@ -21,12 +21,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-import hardgate
 from hardgate_lab.bench.bench_layer import Layer
 from hardgate_lab.reproduce.network import Gated
 from hardgate_lab.reproduce.settings import Settings
 from hardgate_lab.rig.idx import CLASSES
 from hardgate_lab.rig.machine import machine
+from hardgate_lab.rig.memory import reuse_memory
 from hardgate_lab.rig.mnist import load
 from hardgate_lab.rig.timing import Call, rounds
 
@@ -63,7 +63,7 @@ def main() -> None:
     if len(sys.argv) not in (2, 3):
         raise SystemExit(__doc__)
     torch.manual_seed(0)
-    hardgate.reuse_memory()
+    reuse_memory()
     images = load("mnist", Path(sys.argv[2]) if len(sys.argv) == 3 else None).valid.x
     model = network(Path(sys.argv[1]), images.shape[1])
     on = (model.layer.gater(images) != 0).float().mean(0)

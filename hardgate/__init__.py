@@ -16,8 +16,7 @@ from hardgate.conditional import (
 )
 from hardgate.estimators import ESTIMATORS, expectation
 from hardgate.exact import exact_expectation, exact_gradient
-from hardgate.kernels.memory import reuse_memory
-from hardgate.kernels.op import Path, last_path
+from hardgate.kernels.dispatch import ExecutionPath
 from hardgate.learning import baselines
 from hardgate.learning.score_loss import clear_scores, score_loss
 from hardgate.saving import LoadError, load, save
@@ -62,6 +61,7 @@ __all__ = [
     "ConditionalLinear",
     "ConditionalMLP",
     "Controller",
+    "ExecutionPath",
     "FiringRate",
     "FusedSGD",
     "GappedST",
@@ -71,7 +71,6 @@ __all__ = [
     "KLTarget",
     "LoadError",
     "NoisyRectifier",
-    "Path",
     "Rectifier",
     "ReinMax",
     "STGumbel",
@@ -91,11 +90,9 @@ __all__ = [
     "expectation",
     "functional",
     "gate_statistics",
-    "last_path",
     "load",
     "max_norm_",
     "noise",
-    "reuse_memory",
     "save",
     "score_loss",
     "sparsity_loss",

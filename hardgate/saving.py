@@ -275,10 +275,11 @@ def _rehearse(description: Any, known: Mapping[str, type], state: Mapping[str, T
         raise TypeError(f"expected a module, got {type(model).__name__}")
     if any(islice(model.named_modules(remove_duplicate=False), _PLACES, None)):
         raise ValueError(f"expected at most {_PLACES} modules, got more")
-    for name, parameter in model.named_parameters():
-        if name not in state or state[name].shape != parameter.shape:
+    expected = model.state_dict()  # which may store a parameter in another shape than it has
+    for name, _ in model.named_parameters():
+        if name not in state or state[name].shape != expected[name].shape:
             got = tuple(state[name].shape) if name in state else "none"
-            raise ValueError(f"{name} expected a tensor {tuple(parameter.shape)}, got {got}")
+            raise ValueError(f"{name} expected a tensor {tuple(expected[name].shape)}, got {got}")
     if different := set(_first(model).values()) ^ set(state):
         raise ValueError(f"expected its tensors, got too many or too few: {sorted(different)}")
 

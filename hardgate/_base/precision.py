@@ -18,7 +18,7 @@ def widen(a: Tensor) -> Tensor:
     return a.float() if a.dtype in (torch.float16, torch.bfloat16) else a
 
 
-def unmixed(f: Callable[_P, _R]) -> Callable[_P, _R]:
+def without_autocast(f: Callable[_P, _R]) -> Callable[_P, _R]:
     """f with autocast switched off: with it, a layer's products would have two dtypes."""
 
     @functools.wraps(f)

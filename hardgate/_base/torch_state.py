@@ -7,6 +7,7 @@ this library uses is here, so that a new version of torch can break this file on
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -94,6 +95,11 @@ def has_hooks(module: nn.Module) -> bool:
         or module._backward_hooks
         or module._backward_pre_hooks
     )
+
+
+def forward_pre_hooks(module: nn.Module) -> Iterable[Any]:
+    """The hooks that run before the module's forward pass."""
+    return module._forward_pre_hooks.values()
 
 
 def has_gradient_hooks(parameter: Tensor) -> bool:

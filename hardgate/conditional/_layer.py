@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch._C import _functorch as functorch
 
 from hardgate._base.arguments import at_least_one, one_of
-from hardgate.conditional.gater import Gater, Init
+from hardgate.conditional.gater import Gater, Init, weights_of
 from hardgate.conditional.telemetry import Telemetry, measure
-from hardgate.kernels.op import Backend, Path, last_path
+from hardgate.kernels.dispatch import Backend, ExecutionPath
+from hardgate.kernels.op import conditional
+from hardgate.kernels.problem import Weights
+from hardgate.kernels.transposed_linear import TransposedLinear
 from hardgate.kernels.update import Update
 from hardgate.sparsity._controller import Controller
-from hardgate.units import Unit
+from hardgate.units._unit import Unit
 
 Activation = Literal["linear", "relu"]
 
 
-class ConditionalLayer(nn.Module, ABC):
-    """Experts, each computed only where its gate is not zero."""
+class ConditionalLayer(nn.Module):
+    """Experts, each computed only where its gate is not zero.
+
+    `out` is the output transform, or None.
+    """
 
     def __init__(
         self,
         in_features: int,
         hidden_features: int,
+        out_features: int | None,
         bottleneck: int,
         unit: Unit,
         *,
@@ -62,16 +67,53 @@ class ConditionalLayer(nn.Module, ABC):
             dtype=dtype,
         )
         self.experts = nn.Linear(in_features, hidden_features, device=device, dtype=dtype)
+        self.out: TransposedLinear | None = None
+        if out_features is not None:
+            at_least_one("out_features", out_features)
+            self.out = TransposedLinear(hidden_features, out_features, device=device, dtype=dtype)
         self.update: Update | None = None  # set by FusedSGD
-        self._last: tuple[Tensor, Path | None] | None = None
+        self._last: tuple[Tensor, ExecutionPath] | None = None
+        self._draw_experts()
 
-    @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
         """The layer's output for x `[..., in_features]`."""
+        gates, probe = self.gater(x, with_probe=True)
+        y, path = conditional(
+            x,
+            gates,
+            self._weights(),
+            probe=probe,
+            relu=self.activation == "relu",
+            backend=self.backend,
+            update=self.update,
+        )
+        if path is not None:
+            self._last = gates.detach(), path
+        return y
 
-    @abstractmethod
+    def _weights(self) -> Weights:
+        if self.out is None:
+            return Weights(*weights_of(self.experts))
+        w_out, b_out = weights_of(self.out)
+        rows = w_out if isinstance(self.out, TransposedLinear) else w_out.t()
+        return Weights(*weights_of(self.experts), rows, b_out)
+
+    def reset_parameters(self) -> None:
+        """Draw all weights anew."""
+        self.gater.reset_parameters()
+        self._draw_experts()
+
+    @torch.no_grad()
+    def _draw_experts(self) -> None:
+        """Weights uniform ±√(6/(fan_in + fan_out)), biases zero, as the authors' experts."""
+        for layer in (self.experts, self.out):
+            if isinstance(layer, (nn.Linear, TransposedLinear)):
+                nn.init.xavier_uniform_(layer.weight)
+                nn.init.zeros_(layer.bias)
+
     def fan_out(self) -> int:
         """How many outgoing weights each expert has."""
+        return 0 if self.out is None else self.out.out_features
 
     def telemetry(self) -> Telemetry:
         """What the last forward pass did: density, active examples, multiplications, the path.
@@ -93,11 +135,6 @@ class ConditionalLayer(nn.Module, ABC):
             path=path,
         )
 
-    def _note(self, gates: Tensor) -> None:
-        if torch.compiler.is_compiling() or functorch.is_functorch_wrapped_tensor(gates):
-            return
-        self._last = (gates.detach(), last_path())
-
     def constructor_arguments(self) -> dict[str, Any]:
         """Those that are not attributes of the same names, for `hardgate.save`."""
         gater, experts = self.gater, self.experts
@@ -111,11 +148,3 @@ class ConditionalLayer(nn.Module, ABC):
     def extra_repr(self) -> str:
         options = f"block_size={self.block_size}, backend={self.backend!r}"
         return f"{options}, activation={self.activation!r}"
-
-
-@torch.no_grad()
-def glorot_(layer: nn.Linear) -> nn.Linear:
-    """In place: weights uniform ±√(6/(fan_in + fan_out)), biases zero, as the authors' experts."""
-    nn.init.xavier_uniform_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    return layer

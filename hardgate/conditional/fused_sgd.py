@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from hardgate._base.arguments import positive
 from hardgate.conditional._layer import ConditionalLayer
 from hardgate.conditional.gater import Gater
+from hardgate.kernels.transposed_linear import TransposedLinear
 from hardgate.kernels.update import Step, Update
 from hardgate.sparsity.max_norm import max_norm_
 
@@ -19,14 +20,14 @@ from hardgate.sparsity.max_norm import max_norm_
 class FusedSGD(torch.optim.SGD):
     """w ← w - lr·∂L/∂w, for conditional layers while the backward pass has their weights at hand.
 
-    The gradients of those weights and biases are never stored: only rows of units that were on are
-    touched. All other parameters get an ordinary step in `step()`. A learning-rate scheduler works
-    as with any optimiser. What it cannot do, it refuses or says: one backward pass per step (no
-    accumulation, no layer used twice, no weights in two places), no DistributedDataParallel, no
-    momentum or weight decay, no parametrized or pruned weights, no hooks on them, no `GradScaler`,
-    eager mode only. Gradient clipping does not see those weights, and a loss that is NaN has
-    changed them by the time you look: check it before `backward()`. `torch.autograd.grad` changes
-    nothing.
+    The gradients of experts, output and gates are never stored: only rows of units that were on are
+    touched. All other parameters, the gater's bottleneck among them, get an ordinary step in
+    `step()`. A learning-rate scheduler works as with any optimiser. It refuses what it cannot do:
+    more than one backward pass per step (accumulation, a layer used twice, weights in two places),
+    DistributedDataParallel, momentum or weight decay, parametrized or pruned weights, hooks on
+    them, `GradScaler`, and modes that are not eager. Gradient clipping does not see those weights.
+    A loss that is NaN has changed them by the time you look: check it before `backward()`.
+    `torch.autograd.grad` changes nothing.
 
     Args:
         model: contains `ConditionalMLP`s, `ConditionalLinear`s or `Gater`s, in fp32 or fp64.
@@ -86,7 +87,7 @@ class FusedSGD(torch.optim.SGD):
             )
         options = self.param_groups[group]
         _plain(options)
-        return Step(options["lr"], self.max_norm or 0.0)
+        return Step(float(options["lr"]), self.max_norm or 0.0)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
@@ -108,12 +109,10 @@ class FusedSGD(torch.optim.SGD):
                 torch._foreach_add_(others, [p.grad for p in others], alpha=-group["lr"])
         if self.max_norm is not None:
             for module in self._model.modules():
-                if isinstance(module, nn.Linear) and module.weight.grad is not None:
+                stepped = isinstance(module, nn.Linear) and module.weight.grad is not None
+                # The backward pass limits rows, and the rows of an output are no unit's inputs.
+                if stepped or isinstance(module, TransposedLinear):
                     max_norm_(module, self.max_norm)
-            for module in self._model.modules():
-                out = getattr(module, "out", None)
-                if isinstance(module, ConditionalLayer) and isinstance(out, nn.Linear):
-                    max_norm_(out, self.max_norm)
         for update in self._updates:
             update.renew()
         for hook in [*self._optimizer_step_post_hooks.values()]:
@@ -164,7 +163,8 @@ def _refuse_shared(model: nn.Module) -> None:
     owners: dict[int, nn.Module] = {}
     for module in model.modules():
         fused = isinstance(module, (ConditionalLayer, Gater))
-        parts = [part for part in module.children() if isinstance(part, nn.Linear)]
+        linear = (nn.Linear, TransposedLinear)
+        parts = [part for part in module.children() if isinstance(part, linear)]
         for parameter in (p for part in parts if fused for p in part.parameters()):
             if owners.setdefault(id(parameter), module) is not module:
                 raise ValueError(

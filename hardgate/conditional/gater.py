@@ -7,25 +7,27 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
-from torch._C import _functorch as functorch
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
+from hardgate._base import torch_state
 from hardgate._base.arguments import at_least_one, fraction, one_of
-from hardgate.conditional._weights import weights_of
+from hardgate._base.run_eagerly import run_eagerly
 from hardgate.conditional.init import sparse_, starting_bias
-from hardgate.kernels.compiler import tracing
-from hardgate.kernels.gate_linear import gate_linear
-from hardgate.kernels.gater_network import Rectify, gater_network
+from hardgate.kernels.op import gate_linear
+from hardgate.kernels.transposed_linear import TransposedLinear
 from hardgate.kernels.update import Update
-from hardgate.noise import Gaussian, fast, rectify
+from hardgate.noise import kernel_generator
 from hardgate.sparsity._controller import Controller
 from hardgate.sparsity.collect import Steered
-from hardgate.units import NoisyRectifier, Rectifier, StraightThrough, Unit
-from hardgate.units._unit import NoiseTensors
+from hardgate.units._unit import NoiseTensors, Unit
 
 Init = Literal["auto", "uniform", "sparse"]
 
 _EXAMPLES = 200  # N(0, 1) inputs on which the starting biases are found
-_ENOUGH = 1000  # gates that tell how many are on
+_ENOUGH = 1000  # gates, from which a density means something
+_HOOKS_THAT_MAKE_WEIGHTS = (BasePruningMethod, SpectralNorm, WeightNorm)
 
 
 class Gater(Steered):
@@ -50,8 +52,8 @@ class Gater(Steered):
         rate: the fraction of gates that are on at the start; None for the controller's, or 0.1.
         sparsity: a controller that keeps them there; `hardgate.sparsity_loss(model)` collects its
             penalty.
-        init: of V. `"uniform"`, `"sparse"`, or `"auto"`: sparse for `NoisyRectifier` and
-            `Rectifier`.
+        init: of V. `"uniform"`, `"sparse"`, or `"auto"`: sparse for units with
+            `starts_sparse`, which are `NoisyRectifier` and `Rectifier`.
         device, dtype: of the weights.
 
     Example:
@@ -64,7 +66,7 @@ class Gater(Steered):
         Bengio, Léonard & Courville 2013, §5 and App. A.
     """
 
-    _looked: bool = False  # at what evaluation mode leaves on
+    _checked_density: bool = False  # in evaluation mode, once
 
     def __init__(
         self,
@@ -111,54 +113,40 @@ class Gater(Steered):
             the gates `[..., gates]`, or (gates, probe); the probe is None where no expert that is
             off is needed.
         """
-        sampling = self.unit.training or self.unit.eval_mode == "sample"
-        if sampling and self.sparsity is None and self._is_noisy_rectifier():
-            gates = self._network(x, self._rectify)
-            return (gates, None) if with_probe else gates
+        unit = self.unit
+        sampling = unit.training or unit.eval_mode == "sample"
         a = self.pre_activation(x)
-        with fast():
-            noise = self.unit.sample_noise(a) if sampling else None
-        h: Tensor = self.unit(a, noise)
-        self.steer(self.unit, a, h)
-        if not (sampling or self._looked):
-            self._look(a, h)
-        return (h, _probe(self.unit, a, noise)) if with_probe else h
+        noise = self._draw(a) if sampling else None
+        h: Tensor = unit(a, noise)
+        if self.sparsity is not None:
+            self.steer(unit, a, h)
+        if not (sampling or self._checked_density):
+            self._check_density(a, h)
+        if not with_probe:
+            return h
+        return h, unit.probe(a, noise) if torch.is_grad_enabled() else None
+
+    def _draw(self, a: Tensor) -> NoiseTensors:
+        generator = kernel_generator(a)
+        if generator is None:
+            return self.unit.sample_noise(a)
+        return self.unit.sample_noise(a, generator)
 
     def pre_activation(self, x: Tensor) -> Tensor:
         """a = V tanh(U x + c) + d."""
-        return self._network(x)
-
-    def _network(self, x: Tensor, rectify: Rectify | None = None) -> Tensor:
-        hidden, output = self.hidden, self.output
-        if x.shape[-1:] != (hidden.in_features,):
+        if x.shape[-1:] != (self.hidden.in_features,):
             raise ValueError(
-                f"expected x of shape [..., {hidden.in_features}], got {tuple(x.shape)}."
+                f"expected x of shape [..., {self.hidden.in_features}], got {tuple(x.shape)}."
             )
-        V, d = weights_of(output)
-        if type(hidden) is nn.Linear and not _hooked(hidden):
-            return gater_network(x, hidden.weight, hidden.bias, V, d, self.update, rectify)
-        a = gate_linear(torch.tanh(hidden(x)), V, d, self.update)
-        return a if rectify is None else rectify(a)
+        return gate_linear(torch.tanh(self.hidden(x)), *weights_of(self.output), self.update)
 
-    def _is_noisy_rectifier(self) -> bool:
-        """Whether h comes from x in one go: nobody else asks for a, and no hook for the unit."""
-        unit = self.unit
-        return (
-            type(unit) is NoisyRectifier
-            and type(unit.noise) is Gaussian
-            and "sample_noise" not in vars(unit)  # somebody else draws
-            and not _hooked(unit)
-            and not torch.compiler.is_compiling()
-            and functorch.peek_interpreter_stack() is None
-        )
-
-    def _look(self, a: Tensor, h: Tensor) -> None:
+    def _check_density(self, a: Tensor, h: Tensor) -> None:
         """Warn, once, where evaluation closes gates that are on when sampled (A.3)."""
         unit = self.unit
-        unreadable = h.is_meta or tracing() or functorch.peek_interpreter_stack() is not None
-        if unreadable or _hooked(unit):  # the hook may be calibrate_thresholds'
+        unreadable = h.is_meta or torch_state.tracing() or torch_state.transforming()
+        if unreadable or torch_state.has_hooks(unit):  # such as that of calibrate_thresholds
             return
-        self._looked = True
+        self._checked_density = True
         untouched = unit.threshold.dim() == 0 and unit.threshold == unit.natural_threshold
         if unit.eval_mode != "threshold" or h.numel() < _ENOUGH or not untouched:
             return
@@ -173,18 +161,12 @@ class Gater(Steered):
                 stacklevel=5,
             )
 
-    def _rectify(self, a: Tensor) -> Tensor:
-        assert isinstance(self.unit, NoisyRectifier)
-        with fast():
-            return rectify(a, self.unit.noise.scale)
-
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Draw the weights anew, and start at `rate` on N(0, 1) inputs."""
-        rectifier = isinstance(self.unit, (NoisyRectifier, Rectifier))
         nn.init.xavier_uniform_(self.hidden.weight)
         nn.init.zeros_(self.hidden.bias)
-        if self.init == "sparse" or (self.init == "auto" and rectifier):
+        if self.init == "sparse" or (self.init == "auto" and self.unit.starts_sparse):
             sparse_(self.output.weight)
         else:
             nn.init.xavier_uniform_(self.output.weight, gain=4.0)
@@ -222,22 +204,68 @@ class Gater(Steered):
         return f"rate={self.rate}, init={self.init!r}"
 
 
-def _hooked(module: nn.Module) -> bool:
-    """Whether somebody waits for the module to be called."""
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-    )
+def weights_of(layer: nn.Module) -> tuple[Tensor, Tensor]:
+    """The weight and the bias of a linear layer that is read and never called.
+
+    Pruning and torch's older norms of weights compute them in a hook before each call, so those
+    hooks run here. A module that took the layer's place and does more than W x + b is refused:
+    only its weight would count.
+
+    Example:
+        >>> from torch.nn.utils import prune
+        >>> layer = prune.random_unstructured(nn.Linear(4, 3), "weight", 0.5)
+        >>> _ = layer.weight_orig.data.fill_(1.0)
+        >>> int(weights_of(layer)[0].sum())
+        6
+    """
+    if not isinstance(layer, (nn.Linear, TransposedLinear)):
+        raise TypeError(
+            "conditional layers expected torch.nn.Linear for experts, output and gates, got "
+            f"{type(layer).__name__}: they read its weight, and do not call it. To change the "
+            "weight, write torch.nn.utils.parametrize.register_parametrization."
+        )
+    for hook in torch_state.forward_pre_hooks(layer):
+        if isinstance(hook, _HOOKS_THAT_MAKE_WEIGHTS):
+            hook(layer, ())
+    return layer.weight, layer.bias
 
 
-def _probe(unit: Unit, a: Tensor, noise: NoiseTensors | None) -> Tensor | None:
-    """Which experts the unit's gradient needs though they are off; weights stay with the unit."""
-    if not torch.is_grad_enabled():
-        return None
-    if unit.off_gradient == "expert" and isinstance(unit, StraightThrough):
-        return unit.probe(a, noise)
-    # The deterministic counterpart of a unit that learns from the loss is back-propagated.
-    deterministic = unit.off_gradient == "score" and noise is None
-    return torch.ones_like(a) if unit.off_gradient == "expert" or deterministic else None
+@torch.no_grad()
+def start_gates_(model: nn.Module, x: Tensor) -> nn.Module:
+    """Set the gates' biases, in place, so that each is on for a fraction `rate` of the examples.
+
+    A fresh `Gater` is at its rate on N(0, 1) inputs. Real inputs, and above all the outputs of a
+    layer below, have another scale, and the upper gates of a stack may start dead. One forward
+    pass starts each gater on its own inputs, from the bottom up. Call it before training.
+
+    Args:
+        model: contains `Gater`s, alone or in conditional layers.
+        x: the model's input, some hundred examples.
+
+    Returns:
+        `model`.
+
+    Example:
+        >>> from hardgate import ConditionalMLP, Rectifier
+        >>> layers = [ConditionalMLP(8, 50, 8, bottleneck=4, unit=Rectifier()) for _ in range(3)]
+        >>> x = torch.randn(200, 8)
+        >>> y = start_gates_(nn.Sequential(*layers), x)(x)
+        >>> tuple(round(layer.telemetry().density, 3) for layer in layers)
+        (0.1, 0.1, 0.1)
+    """
+    gaters = [m for m in model.modules() if isinstance(m, Gater)]
+    if not gaters:
+        raise ValueError("start_gates_ found no hardgate.Gater in this model.")
+    hooks = [g.register_forward_pre_hook(_start) for g in gaters]
+    try:
+        with run_eagerly():
+            model(x)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return model
+
+
+def _start(gater: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    assert isinstance(gater, Gater)
+    gater.start_(inputs[0])

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from hardgate._base.precision import widen
-from hardgate.units import Unit
+from hardgate.units._unit import Unit
 
 _STEPS = 30  # of bisection
 _REACH = 2.0**20  # no bias beyond this is tried

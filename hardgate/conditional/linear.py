@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from hardgate import functional
-from hardgate.conditional._layer import Activation, ConditionalLayer, glorot_
-from hardgate.conditional._weights import weights_of
+from hardgate.conditional._layer import Activation, ConditionalLayer
 from hardgate.conditional.gater import Init
-from hardgate.kernels.op import Backend
-from hardgate.sparsity import Controller
-from hardgate.units import Unit
+from hardgate.kernels.dispatch import Backend
+from hardgate.sparsity._controller import Controller
+from hardgate.units._unit import Unit
 
 
 class ConditionalLinear(ConditionalLayer):
@@ -55,6 +52,7 @@ class ConditionalLinear(ConditionalLayer):
         super().__init__(
             in_features,
             out_features,
+            None,
             bottleneck,
             unit,
             block_size=block_size,
@@ -66,30 +64,6 @@ class ConditionalLinear(ConditionalLayer):
             device=device,
             dtype=dtype,
         )
-        glorot_(self.experts)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """y `[..., out_features]` for x `[..., in_features]`."""
-        gates, probe = self.gater(x, with_probe=True)
-        y = functional.conditional_linear(
-            x,
-            gates,
-            *weights_of(self.experts),
-            backend=self.backend,
-            probe=probe,
-            relu=self.activation == "relu",
-            update=self.update,
-        )
-        self._note(gates)
-        return y
-
-    def reset_parameters(self) -> None:
-        """Draw all weights anew."""
-        self.gater.reset_parameters()
-        glorot_(self.experts)
-
-    def fan_out(self) -> int:
-        return 0
 
     def constructor_arguments(self) -> dict[str, Any]:
         """Those that are not attributes of the same names, for `hardgate.save`."""

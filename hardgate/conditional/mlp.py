@@ -5,24 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from hardgate import functional
-from hardgate._base.arguments import at_least_one
-from hardgate.conditional._layer import Activation, ConditionalLayer, glorot_
-from hardgate.conditional._weights import weights_of
+from hardgate.conditional._layer import Activation, ConditionalLayer
 from hardgate.conditional.gater import Init
-from hardgate.conditional.unit_major import UnitMajorLinear
-from hardgate.kernels.op import Backend
-from hardgate.sparsity import Controller
-from hardgate.units import Unit
+from hardgate.kernels.dispatch import Backend
+from hardgate.kernels.transposed_linear import TransposedLinear
+from hardgate.sparsity._controller import Controller
+from hardgate.units._unit import Unit
 
 
 class ConditionalMLP(ConditionalLayer):
     """y = ((x W_inᵀ + b_in) ⊙ gater(x)) W_outᵀ + b_out, computing only what the gates let through.
 
-    `experts` and `out` hold their weights under the names and in the shapes of `nn.Linear`:
-    `layer.experts.load_state_dict(nn.Linear(784, 2000).state_dict())`, and the other way.
+    `state_dict` holds `experts` and `out` under the names and in the shapes of `nn.Linear`, so
+    `layer.out.load_state_dict(nn.Linear(2000, 10).state_dict())` works, and the other way. The
+    parameter `out.weight` itself is `[hidden_features, out_features]`: the kernels read its rows.
     Experts and output start uniform ±√(6/(fan_in + fan_out)), biases zero; the gater as
     `hardgate.Gater` says, with a fraction `rate` of the gates on. Layers stack: the output of one
     is the input of the next. Before evaluation mode, `hardgate.calibrate_thresholds` sets the
@@ -53,6 +50,8 @@ class ConditionalMLP(ConditionalLayer):
         Bengio, Léonard & Courville 2013, §5, Fig. 1, App. A.
     """
 
+    out: TransposedLinear
+
     def __init__(
         self,
         in_features: int,
@@ -73,6 +72,7 @@ class ConditionalMLP(ConditionalLayer):
         super().__init__(
             in_features,
             hidden_features,
+            out_features,
             bottleneck,
             unit,
             block_size=block_size,
@@ -84,37 +84,6 @@ class ConditionalMLP(ConditionalLayer):
             device=device,
             dtype=dtype,
         )
-        at_least_one("out_features", out_features)
-        self.out = UnitMajorLinear(hidden_features, out_features, device=device, dtype=dtype)
-        self._draw_experts()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """y `[..., out_features]` for x `[..., in_features]`."""
-        gates, probe = self.gater(x, with_probe=True)
-        y = functional.conditional_mlp(
-            x,
-            gates,
-            *weights_of(self.experts),
-            *weights_of(self.out),
-            backend=self.backend,
-            probe=probe,
-            relu=self.activation == "relu",
-            update=self.update,
-        )
-        self._note(gates)
-        return y
-
-    def reset_parameters(self) -> None:
-        """Draw all weights anew."""
-        self.gater.reset_parameters()
-        self._draw_experts()
-
-    def _draw_experts(self) -> None:
-        glorot_(self.experts)
-        glorot_(self.out)
-
-    def fan_out(self) -> int:
-        return self.out.out_features
 
     def constructor_arguments(self) -> dict[str, Any]:
         """Those that are not attributes of the same names, for `hardgate.save`."""

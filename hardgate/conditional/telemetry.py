@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from hardgate.kernels.op import Path
+from hardgate.kernels.dispatch import ExecutionPath
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class Telemetry:
     - `examples`: the size of the batch, all leading axes together.
     - `needed`: the multiplications of the gater and of what is on: its experts, their output.
     - `dense`: those of the same layer without skipping, the gater included.
-    - `multiplications`: those really done: `needed` where the path skips, `dense` where not.
-    - `path`: the path taken, and why; see `hardgate.last_path`.
+    - `multiplications`: those done: `needed` where the path skips, `dense` where not.
+    - `path`: which backend ran, and why.
 
     Example:
         >>> import torch, hardgate
@@ -35,7 +35,7 @@ class Telemetry:
     examples: int
     needed: int
     dense: int
-    path: Path | None
+    path: ExecutionPath | None
 
     @property
     def multiplications(self) -> int:
@@ -50,7 +50,7 @@ class Telemetry:
 
 
 def measure(
-    gates: Tensor, *, gater: int, expert: int, block: int, path: Path | None = None
+    gates: Tensor, *, gater: int, expert: int, block: int, path: ExecutionPath | None = None
 ) -> Telemetry:
     """The telemetry of a pass with these gates.
 

@@ -1,5 +1,6 @@
 """Stochastic neurons and the conditional layer as pure functions of tensors and explicit noise."""
 
+from hardgate.functional.conditional import conditional_linear, conditional_mlp
 from hardgate.functional.neurons import (
     noisy_rectifier,
     rectifier,
@@ -20,7 +21,6 @@ from hardgate.functional.relaxations import (
     st_gumbel,
 )
 from hardgate.functional.surrogates import bernoulli, surrogate
-from hardgate.kernels.op import conditional_linear, conditional_mlp
 
 __all__ = [
     "bernoulli",

@@ -1,4 +1,4 @@
-"""Getting the kernels: compiled on first use, in the open, and only where they may run."""
+"""Getting the kernels: compiled on first use, with a message, and only where they can run."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch._C import _functorch as functorch
+
+from hardgate._base import torch_state
 
 _lock = threading.Lock()
 _module: ModuleType | None = None
-_forked = _said = False
+_forked = _told_user = False
 _mine = threading.local()
 _kernels: dict[tuple[str, torch.dtype], tuple[Any, list[int], tuple[Any, ...]]] = {}  # compiled
-_SHARES = {
+_PER_THREAD = {
     "forward": ("up", "down"),
     "backward": ("back", "down", "weigh"),
     "linear_backward": ("linear",),
 }
-# Kernels that need no shares, and the modules of their own in which they are.
-_BESIDE = dict.fromkeys(("uniform", "normal", "rectified"), "draws")
+# Kernels in a module of their own.
+_BESIDE = dict.fromkeys(("uniform", "normal"), "draws")
 # What is computed in, and how the weights of the forward pass are kept.
 _ZEROS: dict[torch.dtype, tuple[Any, Any]] = {
     torch.float32: (np.float32(0), np.float32(0)),
@@ -60,39 +61,25 @@ def _missing() -> str | None:
     return None
 
 
-def tracing() -> bool:
-    """Whether somebody watches torch's operations, or tensors may be without memory.
-
-    A kernel is no operation: in a graph that torch.jit.trace or make_fx writes, its output would
-    be memory that nobody fills.
-    """
-    if torch.compiler.is_compiling() or torch._C._is_tracing():
-        return True
-    if torch._C._len_torch_dispatch_stack() == 0:
-        return False
-    modes = torch._C._TorchDispatchModeKey
-    return any(torch._C._get_dispatch_mode(m) is not None for m in (modes.FAKE, modes.PROXY))
-
-
 def plain(*tensors: torch.Tensor | None) -> bool:
-    """Whether the tensors are torch's own: a DTensor, or another wrapper, is at no address."""
+    """Whether the tensors are torch's own: a DTensor or another wrapper has no address."""
     return all(t is None or type(t) in _PLAIN for t in tensors)
 
 
 def usable(*tensors: torch.Tensor | None) -> bool:
-    """Whether a kernel may take the tensors: torch's own, on a CPU, and nobody transforms them."""
+    """Whether a kernel may take the tensors: torch's own, on a CPU, and not transformed."""
     return (
         plain(*tensors)
         and all(t is None or _in_memory(t) for t in tensors)
-        and not functorch.get_dynamic_layer_stack_depth()
-        and not tracing()
+        and not torch_state.transforming()
+        and not torch_state.tracing()
         and unavailable() is None
     )
 
 
 def _in_memory(t: torch.Tensor) -> bool:
     """Whether its numbers are at its address: not elsewhere, to be negated, or wrapped."""
-    return t.is_cpu and not t.is_neg() and not functorch.is_functorch_wrapped_tensor(t)
+    return t.is_cpu and not t.is_neg() and not torch_state.is_wrapped(t)
 
 
 def kernels() -> ModuleType:
@@ -109,18 +96,8 @@ def kernels() -> ModuleType:
                 import numba.np.ufunc.omppool
 
                 config.THREADING_LAYER = "omp"
-            from hardgate.kernels.compiled import (
-                call,
-                chunk,
-                cpu,
-                index,
-                layout,
-                per_thread,
-                vectors,
-            )
-
-            _check_called(per_thread, chunk, index, layout, vectors)
-            _check_called(cpu, call, chunk, index, layout, per_thread, vectors)
+            cpu = _compiled("cpu")
+            _check_called(cpu, *map(_compiled, ("chunk", "index", "layout", "vectors")))
             if sys.platform != "win32":
                 os.register_at_fork(after_in_child=_mark_forked)
 
@@ -128,12 +105,12 @@ def kernels() -> ModuleType:
     return _module
 
 
-def _check_called(caller: ModuleType, *modules: ModuleType) -> None:
-    called, name = fingerprint(*modules), caller.__name__.rpartition(".")[2]
-    if called != caller.CALLED:
+def _check_called(cpu: ModuleType, *modules: ModuleType) -> None:
+    called = fingerprint(*modules)
+    if called != cpu.CALLED:
         raise RuntimeError(
-            f"{name}.py expected the files it calls as they were, and the cache on disk would run "
-            f"stale kernels; write CALLED = {called!r} into {name}.py"
+            "cpu.py expected the files that it calls unchanged: the cache on disk would run stale "
+            f"kernels. Write CALLED = {called!r} into cpu.py"
         )
 
 
@@ -144,66 +121,66 @@ def fingerprint(*modules: ModuleType) -> str:
 
 
 def threads() -> int:
-    """How many shares to cut the work into: as many as torch uses."""
+    """How many threads share the work: as many as torch uses."""
     T = torch.get_num_threads()
     if getattr(_mine, "torch", None) != T:  # Numba's number belongs to the Python thread
         import numba
 
         kernels()  # which choose the pool of threads before anybody asks for it
         config: Any = numba.config
-        _mine.torch, _mine.shares = T, max(1, min(T, config.NUMBA_NUM_THREADS))
-        numba.set_num_threads(_mine.shares)
+        _mine.torch, _mine.threads = T, max(1, min(T, config.NUMBA_NUM_THREADS))
+        numba.set_num_threads(_mine.threads)
         torch.set_num_threads(T)  # starting Numba's pool gives torch all cores
-    shares: int = _mine.shares
-    return shares
+    number: int = _mine.threads
+    return number
 
 
 def run(name: str, dtype: torch.dtype, *arguments: Any) -> Any:
-    """Call a kernel, of weights in this dtype; say so when it takes long because it compiles."""
+    """Call a kernel for weights of this dtype; tell the user if it takes long to compile."""
     found = _kernels.get((name, dtype))
     if found is not None:
-        kernel, shares, zeros = found
-        return kernel(*shares, *arguments, *zeros)
-    timer = threading.Timer(_LOADING, _say)
+        kernel, addresses, zeros = found
+        return kernel(*addresses, *arguments, *zeros)
+    timer = threading.Timer(_LOADING, _tell_user)
     timer.daemon = True
     timer.start()
     try:
         kernel = getattr(_home(name), name)
-        shares = [_share(needed, dtype).address for needed in _SHARES.get(name, ())]
+        addresses = [_for_one_thread(needed, dtype).address for needed in _PER_THREAD.get(name, ())]
         zeros = _ZEROS[dtype][: _KINDS.get(name, 1)]
-        result = kernel(*shares, *arguments, *zeros)
+        result = kernel(*addresses, *arguments, *zeros)
     finally:
         timer.cancel()
-    _kernels[name, dtype] = kernel, shares, zeros
+    _kernels[name, dtype] = kernel, addresses, zeros
     return result
 
 
 def _home(name: str) -> ModuleType:
     """The module that the kernel is in."""
     module = kernels()  # which chooses the pool of threads for all of them
-    return (
-        import_module(f"hardgate.kernels.compiled.{_BESIDE[name]}") if name in _BESIDE else module
-    )
+    return _compiled(_BESIDE[name]) if name in _BESIDE else module
+
+
+def _compiled(name: str) -> ModuleType:
+    return import_module(f"hardgate.kernels.compiled.{name}")
 
 
 @functools.cache
-def _share(name: str, dtype: torch.dtype) -> Any:
-    """What each share of a kernel does, compiled by itself, to be called by its address."""
+def _for_one_thread(name: str, dtype: torch.dtype) -> Any:
+    """What one thread of a kernel does, compiled by itself, to be called by its address."""
     from numba import cfunc, types
-
-    from hardgate.kernels.compiled import index, per_thread
 
     zero, kind = (number.dtype.name for number in _ZEROS[dtype])
     own = {"zero": zero, "kind": kind, "lr": "float64", "most": "float64"}
-    function = getattr(per_thread, name)
+    function = getattr(_compiled("cpu"), name)
     kinds = [getattr(types, own.get(a, "int64")) for a in inspect.signature(function).parameters]
-    return cfunc(types.void(*kinds), cache=True, **index.OPTIONS)(function)
+    return cfunc(types.void(*kinds), cache=True, **_compiled("index").OPTIONS)(function)
 
 
-def _say() -> None:
-    global _said
-    if not _said:
-        _said = True
+def _tell_user() -> None:
+    global _told_user
+    if not _told_user:
+        _told_user = True
         sys.stderr.write(_MESSAGE)
 
 

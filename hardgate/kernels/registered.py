@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import register_flop_formula
 
-from hardgate._base.precision import unmixed
+from hardgate._base.precision import without_autocast
 from hardgate.kernels import dense, sparse
-from hardgate.kernels.dispatch import choose, last_path
-from hardgate.kernels.problem import Problem, Wanted
+from hardgate.kernels.dispatch import choose
+from hardgate.kernels.problem import Problem, Wanted, Weights
 
 
 @torch.library.custom_op("hardgate::conditional", mutates_args=())
@@ -31,26 +31,16 @@ def forward(
     relu: bool,
     backend: str,
 ) -> Tensor:
-    """y for matrices of one dtype, as in `conditional_mlp`."""
-    problem = Problem.of(x, gates, w_in, b_in, w_out, b_out, probe, relu)
-    skips = choose(x, gates, w_in, w_out, probe, backend)
-    y: Tensor = unmixed((sparse if skips else dense).forward)(problem, keep=False)[0]
+    """y for matrices of one dtype; w_out is unit-major."""
+    problem = Problem(x, gates, Weights(w_in, b_in, w_out, b_out), probe, relu)
+    way = sparse if choose(problem, backend).backend == "sparse" else dense
+    y: Tensor = without_autocast(way.forward)(problem, keep=False)[0]
     return y
 
 
 @forward.register_fake
-def _(
-    x: Tensor,
-    gates: Tensor,
-    w_in: Tensor,
-    b_in: Tensor | None,
-    w_out: Tensor | None,
-    b_out: Tensor | None,
-    probe: Tensor | None,
-    relu: bool,
-    backend: str,
-) -> Tensor:
-    return x.new_empty(x.shape[0], (w_in if w_out is None else w_out).shape[0])
+def _(x: Tensor, gates: Tensor, w_in: Tensor, b_in: Any, w_out: Tensor | None, *_: Any) -> Tensor:
+    return x.new_empty(x.shape[0], w_in.shape[0] if w_out is None else w_out.shape[1])
 
 
 @torch.library.custom_op("hardgate::conditional_backward", mutates_args=())
@@ -65,11 +55,11 @@ def backward(
     relu: bool,
     backend: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of x, gates, w_in, b_in and w_out, the last one unit-major."""
-    problem = Problem.of(x, gates, w_in, b_in, w_out, None, probe, relu)
+    """The gradients of x, gates, w_in, b_in and w_out."""
+    problem = Problem(x, gates, Weights(w_in, b_in, w_out), probe, relu)
     wanted = Wanted(b_in=b_in is not None, w_out=w_out is not None, b_out=False)
-    skips = choose(x, gates, w_in, w_out, probe, backend)
-    found = unmixed((sparse if skips else dense).backward)(problem, dy, wanted, None)
+    way = sparse if choose(problem, backend).backend == "sparse" else dense
+    found = without_autocast(way.backward)(problem, dy, wanted, None)
     nothing = {"b_in": w_in.new_zeros(len(w_in)), "w_out": w_in.new_zeros(0)}
     gradients = {name: getattr(found, name) for name in ("x", "gates", "w_in", "b_in", "w_out")}
     filled = (nothing[name] if g is None else g for name, g in gradients.items())
@@ -78,18 +68,10 @@ def backward(
 
 @backward.register_fake
 def _(
-    dy: Tensor,
-    x: Tensor,
-    gates: Tensor,
-    w_in: Tensor,
-    b_in: Tensor | None,
-    w_out: Tensor | None,
-    probe: Tensor | None,
-    relu: bool,
-    backend: str,
+    dy: Tensor, x: Tensor, gates: Tensor, w_in: Tensor, b_in: Any, w_out: Tensor | None, *_: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    last = x.new_empty(0) if w_out is None else x.new_empty(w_out.shape)
     shapes = (x.shape, gates.shape, w_in.shape, w_in.shape[:1])
-    last = x.new_empty(0) if w_out is None else x.new_empty(w_out.shape[::-1])
     dx, dgates, dw_in, db_in = (x.new_empty(shape) for shape in shapes)
     return dx, dgates, dw_in, db_in, last
 
@@ -105,24 +87,24 @@ def _differentiate(
 ) -> tuple[Tensor | None, ...]:
     dx, dgates, dw_in, db_in, dw_out = of(dy, *ctx.saved_tensors, ctx.relu, ctx.backend)
     return (
-        dx,
-        dgates,
-        dw_in,
+        *(dx, dgates, dw_in),
         db_in if ctx.has_b_in else None,
-        None if ctx.saved_tensors[4] is None else dw_out.t(),
+        None if ctx.saved_tensors[4] is None else dw_out,
         dy.sum(0) if ctx.has_b_out else None,
-        None,
-        None,
-        None,
+        *(None, None, None),
     )
 
 
 forward.register_autograd(_differentiate, setup_context=_setup)
 
 
-class Transformed(torch.autograd.Function):
+def transformed(*arguments: Any) -> Tensor:
     """The same for torch.func, which does not differentiate registered operations."""
+    y: Tensor = _Transformed.apply(*arguments)  # type: ignore[no-untyped-call]
+    return y
 
+
+class _Transformed(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
@@ -192,35 +174,30 @@ def _(
     return tuple(map(torch.stack, zip(*found, strict=True))), (0,) * 5
 
 
-def _evaluated(gates: Tensor) -> int:
-    """How many gates the last pass evaluated."""
-    path = last_path()
-    return int(gates.count_nonzero()) if path and path.backend == "sparse" else gates.numel()
+def _evaluated(x: Tensor, gates: Tensor, weights: Weights, probe: Any, backend: str) -> int:
+    """How many gates a pass evaluates: those that are on, or all of them where it is dense."""
+    path = choose(Problem(x, gates, weights, probe), backend)
+    return int(gates.count_nonzero()) if path.backend == "sparse" else gates.numel()
 
 
 @register_flop_formula(torch.ops.hardgate.conditional, get_raw=True)
 def _(
-    x: Tensor, gates: Tensor, w_in: Tensor, b_in: Any, w_out: Tensor | None, *_: Any, **__: Any
+    x: Tensor, gates: Tensor, w_in: Tensor, b_in: Any, w_out: Any, b_out: Any, *rest: Any, **_: Any
 ) -> int:
-    out = 0 if w_out is None else len(w_out)
-    return 2 * _evaluated(gates) * (len(w_in) // gates.shape[1]) * (w_in.shape[1] + out)
+    probe, _, backend = rest
+    evaluated = _evaluated(x, gates, Weights(w_in, b_in, w_out, b_out), probe, backend)
+    out = 0 if w_out is None else w_out.shape[1]
+    return 2 * evaluated * (len(w_in) // gates.shape[1]) * (w_in.shape[1] + out)
 
 
 @register_flop_formula(torch.ops.hardgate.conditional_backward, get_raw=True)
 def _(
-    dy: Tensor,
-    x: Tensor,
-    gates: Tensor,
-    w_in: Tensor,
-    b_in: Any,
-    w_out: Tensor | None,
-    probe: Tensor | None,
-    *_: Any,
-    **__: Any,
+    dy: Tensor, x: Tensor, gates: Tensor, w_in: Tensor, b_in: Any, w_out: Any, *rest: Any, **_: Any
 ) -> int:
     """H again, dS, and the gradients of x, w_in and w_out; H and dS for gates that are probed."""
-    n, out = w_in.shape[1], 0 if w_out is None else len(w_out)
-    evaluated = _evaluated(gates)
+    probe, _, backend = rest
+    n, out = w_in.shape[1], 0 if w_out is None else w_out.shape[1]
+    evaluated = _evaluated(x, gates, Weights(w_in, b_in, w_out), probe, backend)
     probed = 0 if probe is None else int(probe.masked_fill(gates != 0, 0).count_nonzero())
     probed = probed if evaluated < gates.numel() else 0
     pairs = evaluated * (3 * n + 2 * out) + probed * (n + out)

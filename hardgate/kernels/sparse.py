@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
+from hardgate._base import torch_state
 from hardgate.kernels.compiled.layout import at_once, length, of_index, of_values
 from hardgate.kernels.compiler import run, threads
-from hardgate.kernels.flops import tell
-from hardgate.kernels.problem import Gradients, Problem, Wanted
+from hardgate.kernels.problem import Gradients, Problem, Wanted, Weights
 from hardgate.kernels.update import Step, changed, descended
 
-_ENOUGH = 2**15  # gates that are looked at to know how many are on
-_UNITS = 128  # of a chunk: few enough to stay in the cache, enough to make it worth while
+_SAMPLE = 2**15  # gates from which the density is estimated
+_CHUNK_UNITS = 128  # few enough to stay in the cache, enough to be worth a chunk
 
 
 class Saved(NamedTuple):
@@ -28,44 +30,55 @@ class Saved(NamedTuple):
 
 
 def density(gates: Tensor) -> float:
-    """The part of the gates that is on; of many, as many examples are looked at as tell it."""
-    return count(gates.contiguous().data_ptr(), gates.dtype, *gates.shape)
-
-
-def count(gates: int, dtype: torch.dtype, B: int, G: int) -> float:
-    """The same for the gates `[B, G]` at this address."""
-    every = min(B, -(-B * G // _ENOUGH)) if B * G > _ENOUGH else 1
-    on: int = run("count", dtype, gates, B, G, every)
+    """The fraction of the gates that is on; for large batches, estimated from some examples."""
+    B, G = gates.shape
+    every = min(B, -(-B * G // _SAMPLE)) if B * G > _SAMPLE else 1
+    on: int = run("count", gates.dtype, gates.contiguous().data_ptr(), B, G, every)
     return on / max(1, -(-B // every) * G)
 
 
 def chunks(G: int, K: int) -> tuple[int, int, int]:
-    """How many gates make a chunk, how many chunks that gives, for how many shares."""
+    """How many gates make a chunk, how many chunks that gives, for how many threads."""
     T = threads()
-    C = min(max(8, _UNITS // K), max(8, -(-G // (8 * T))))
+    C = min(max(8, _CHUNK_UNITS // K), max(8, -(-G // (8 * T))))
     C = -(-C // 8) * 8  # the index takes eight at a time
     return C, -(-G // C), T
+
+
+@lru_cache
+def _lengths(slots: int, C: int, B: int, K: int) -> tuple[int, int]:
+    """How many integers and numbers the forward pass saves."""
+    n = length(slots, C, B)
+    return of_index(slots, C, B, n), of_values(K, n)
 
 
 def forward(
     problem: Problem, keep: bool = True, output: bool = True
 ) -> tuple[Tensor, Saved | None]:
-    """As `reference.forward`; with `keep`, what the backward pass can use, or that alone."""
-    p, (B, n, G, K, n_out) = problem, _sizes(problem)
-    x, gates, w_in = p.x.contiguous(), p.gates.contiguous(), p.w_in.contiguous()
-    w_out, b_in, b_out = _contiguous(p.w_out), _contiguous(p.b_in), _contiguous(p.b_out)
+    """As `reference.forward`; with `keep`, saves what the backward pass can use.
+
+    Without `output`, y stays empty: the pass is for what it saves.
+    """
+    (B, n), G = problem.x.shape, problem.gates.shape[1]
+    x, gates = problem.x.contiguous(), problem.gates.contiguous()
+    w_in, b_in, w_out, b_out = contiguous(problem.weights)
+    K, n_out = w_in.shape[0] // G, 0 if w_out is None else w_out.shape[1]
     (C, slots, T), saved = chunks(G, K), None
     if keep:
-        n_list = length(slots, C, B)
-        ints = torch.empty(of_index(slots, C, B, n_list), dtype=torch.int32)
-        saved = Saved(ints, x.new_empty(of_values(K, n_list)), slots, C, T)
-        places = (ints.data_ptr(), saved.floats.data_ptr(), slots)
+        n_ints, n_floats = _lengths(slots, C, B, K)
+        ints = torch.empty(n_ints, dtype=torch.int32)
+        saved = Saved(ints, x.new_empty(n_floats), slots, C, T)
+        kept = (ints.data_ptr(), saved.floats.data_ptr(), slots)
     else:  # a second pass needs the index of all chunks
-        places = (0, 0, T if at_once(K, B, n_out) else slots)
-    y = x.new_empty(B if output else 0, n_out if w_out is not None else G * K)
-    tensors = (at(y), at(x), at(gates), at(w_in), at(b_in), at(w_out), at(b_out))
-    run("forward", w_in.dtype, *tensors, *places, B, G, K, n, n_out, p.relu, C, T)
-    tell(gates, K * (n + n_out))
+        kept = (0, 0, T if at_once(K, B, n_out) else slots)
+    y = x.new_empty(B if output else 0, G * K if w_out is None else n_out)
+    tensors = (
+        *(y.data_ptr(), x.data_ptr(), gates.data_ptr(), w_in.data_ptr()),
+        *(address(b_in), address(w_out), address(b_out)),
+    )
+    run("forward", w_in.dtype, *tensors, *kept, B, G, K, n, n_out, problem.relu, C, T)
+    if torch_state.dispatch_modes():
+        report_multiplications(gates, K * (n + n_out))
     return y, saved
 
 
@@ -73,56 +86,83 @@ def backward(
     problem: Problem, dy: Tensor, wanted: Wanted, saved: Saved | None, step: Step | None = None
 ) -> Gradients:
     """As `reference.backward`; with `step`, the weights that are wanted change in place."""
-    if step is not None and not _in_rows(problem):  # a step needs the memory of the weights
-        return descended(problem, backward(problem, dy, wanted, saved), step)
+    p = problem
+    if step is not None and not all(t is None or t.is_contiguous() for t in p.weights):
+        # Kernels change rows in memory, and a contiguous copy is not the weights.
+        return descended(p.weights, backward(p, dy, wanted, saved), step)
     if saved is None:
-        _, saved = forward(problem._replace(w_out=None, b_out=None), output=False)
-        assert saved is not None
-    p, (B, n, G, K, n_out) = problem, _sizes(problem)
-    x, w_in = p.x.contiguous(), p.w_in.contiguous()
-    w_out, dy = _contiguous(p.w_out), dy.contiguous()
+        saved = _saved(p)
+    (B, n), G = p.x.shape, p.gates.shape[1]
+    x, dy, (w_in, _, w_out, _) = p.x.contiguous(), dy.contiguous(), contiguous(p.weights)
+    K, n_out = w_in.shape[0] // G, 0 if w_out is None else w_out.shape[1]
     g = Gradients(
-        x=x.new_empty(B, n) if wanted.x else None,
-        gates=x.new_empty(B, G) if wanted.gates else None,
-        w_in=_target(p.w_in, wanted.w_in, step),
-        b_in=_target(p.b_in, wanted.b_in, step),
-        w_out=_target(p.w_out, wanted.w_out, step),
-        b_out=_target(p.b_out, wanted.b_out, step),
+        x.new_empty(B, n) if wanted.x else None,
+        x.new_empty(B, G) if wanted.gates else None,
+        *(target(w, want, step) for w, want in zip(p.weights, wanted[2:], strict=True)),
     )
+    sizes = (saved.slots, B, G, K, n, n_out)
     probed = g.gates is not None and p.probe is not None
     if g.gates is not None and p.probe is not None:  # before a step changes the weights
-        _probe(p, dy, p.probe, g.gates)
-    ints, floats, slots, C, T = saved
-    tensors = (at(dy), at(x), at(w_in), at(w_out), ints.data_ptr(), floats.data_ptr())
-    targets = (at(g.x), at(g.gates), at(g.w_in), at(g.b_in), at(g.w_out), at(g.b_out))
-    lr, most = (-1.0, 0.0) if step is None else (float(step.lr), float(step.most))
-    sizes = (slots, B, G, K, n, n_out)
-    flags = (not probed, False, p.relu)
-    run("backward", x.dtype, *tensors, *targets, *sizes, *flags, lr, most, C, T)
-    inner, outer = wanted.x + wanted.w_in, 1 + wanted.w_out
-    tell(p.gates, K * (inner * n + outer * n_out))
+        _differentiate_probed(p, dy, p.probe, g.gates, sizes)
+    tensors = (dy.data_ptr(), x.data_ptr(), w_in.data_ptr(), address(w_out), *_kept(saved))
+    targets = map(address, (g.x, g.gates, g.w_in, g.b_in, g.w_out, g.b_out))
+    flags, rates = (not probed, False, p.relu), step or _NO_STEP
+    run("backward", x.dtype, *tensors, *targets, *sizes, *flags, *rates, saved.C, saved.T)
+    if torch_state.dispatch_modes():
+        inner, outer = wanted.x + wanted.w_in, 1 + wanted.w_out
+        report_multiplications(p.gates, K * (inner * n + outer * n_out))
     if step is None:
         return g
     changed(g.w_in, g.b_in, g.w_out, g.b_out)
     return Gradients(x=g.x, gates=g.gates)
 
 
-def _probe(problem: Problem, dy: Tensor, probe: Tensor, out: Tensor) -> None:
-    """out = the gradient of gates that are off but probed: weight·dS·H, evaluated here only."""
+def gate_gradients(
+    z: Tensor, w: Tensor, b: Tensor, da: Tensor, wanted: tuple[bool, ...], step: Step | None
+) -> tuple[Tensor | None, ...]:
+    """As `op.gate_gradients`, over the entries of da that are not zero."""
+    z, w, da = z.contiguous(), w.contiguous(), da.contiguous()
+    dz = torch.empty_like(z) if wanted[0] else None
+    dw, db = target(w, wanted[1], step), target(b, wanted[2], step)
+    C, _, T = chunks(len(w), 1)
+    tensors = (da.data_ptr(), z.data_ptr(), w.data_ptr(), *map(address, (dz, dw, db)))
+    run("linear_backward", z.dtype, *tensors, *da.shape, z.shape[1], *(step or _NO_STEP), C, T)
+    report_multiplications(da, z.shape[1] * (wanted[0] + wanted[1]))
+    if step is None:
+        return dz, dw, db
+    changed(dw, db)
+    return dz, None, None
+
+
+_NO_STEP = Step(-1.0, 0.0)  # to the kernels, a negative learning rate means: gradients
+
+
+def _differentiate_probed(
+    problem: Problem, dy: Tensor, probe: Tensor, out: Tensor, sizes: tuple[int, ...]
+) -> None:
+    """out = probe·dS·H for gates that are off but probed, which only this pass evaluates."""
     weights = probe.masked_fill(problem.gates != 0, 0)
-    probed = problem._replace(gates=weights, probe=None)
-    p, (B, n, G, K, n_out) = probed, _sizes(probed)
-    _, saved = forward(probed._replace(w_out=None, b_out=None), output=False)
+    p = problem._replace(gates=weights, probe=None)
+    saved, (w_in, _, w_out, _) = _saved(p), contiguous(p.weights)
+    tensors = (dy.data_ptr(), 0, w_in.data_ptr(), address(w_out), *_kept(saved))
+    targets, flags = (0, out.data_ptr(), 0, 0, 0, 0), (True, True, p.relu)
+    run("backward", out.dtype, *tensors, *targets, *sizes, *flags, *_NO_STEP, saved.C, saved.T)
+    report_multiplications(weights, sizes[3] * sizes[5])
+
+
+def _saved(problem: Problem) -> Saved:
+    """What a forward pass with `keep` saves."""
+    w_in, b_in, _, _ = problem.weights
+    _, saved = forward(problem._replace(weights=Weights(w_in, b_in)), output=False)
     assert saved is not None
-    ints, floats, slots, C, T = saved
-    w_in, w_out = p.w_in.contiguous(), _contiguous(p.w_out)
-    tensors = (at(dy), 0, at(w_in), at(w_out), ints.data_ptr(), floats.data_ptr())
-    targets, sizes = (0, at(out), 0, 0, 0, 0), (slots, B, G, K, n, n_out)
-    run("backward", out.dtype, *tensors, *targets, *sizes, True, True, p.relu, -1.0, 0.0, C, T)
-    tell(weights, K * n_out)
+    return saved
 
 
-def _target(w: Tensor | None, wanted: bool, step: Step | None) -> Tensor | None:
+def _kept(saved: Saved) -> tuple[int, int]:
+    return saved.ints.data_ptr(), saved.floats.data_ptr()
+
+
+def target(w: Tensor | None, wanted: bool, step: Step | None) -> Tensor | None:
     """Where a weight's gradient goes: into a tensor of its own or, with a step, onto itself."""
     if w is None or not wanted:
         return None
@@ -131,22 +171,35 @@ def _target(w: Tensor | None, wanted: bool, step: Step | None) -> Tensor | None:
     return torch.empty_like(w, memory_format=torch.contiguous_format)
 
 
-def _in_rows(problem: Problem) -> bool:
-    changed = (problem.w_in, problem.b_in, problem.w_out, problem.b_out)
-    return all(t is None or t.is_contiguous() for t in changed)
+def contiguous(weights: Weights) -> Weights:
+    """The same, each in one piece of memory."""
+    w_in, *others = weights
+    return Weights(w_in.contiguous(), *[None if t is None else t.contiguous() for t in others])
 
 
-def _sizes(problem: Problem) -> tuple[int, int, int, int, int]:
-    """B, in, gates, units in a block, out."""
-    (B, n), G = problem.x.shape, problem.gates.shape[1]
-    out = 0 if problem.w_out is None else problem.w_out.shape[1]
-    return B, n, G, problem.w_in.shape[0] // G, out
-
-
-def _contiguous(t: Tensor | None) -> Tensor | None:
-    return None if t is None else t.contiguous()
-
-
-def at(t: Tensor | None) -> int:
-    """The address of the tensor's numbers; 0 for None."""
+def address(t: Tensor | None) -> int:
+    """Where the tensor's numbers are; 0 for None."""
     return 0 if t is None else t.data_ptr()
+
+
+# Torch does not see a kernel. While a FlopCounterMode is active, each kernel calls an operation
+# that does nothing and has a formula for what the kernel did.
+
+
+@torch.library.custom_op("hardgate::multiplied", mutates_args=())
+def _multiplied(on: Tensor, each: int) -> Tensor:
+    return on.new_empty(0)
+
+
+@register_flop_formula(torch.ops.hardgate.multiplied, get_raw=True)
+def _(on: Tensor, each: int, **_: Any) -> int:
+    return 2 * each * int(on.count_nonzero())
+
+
+def report_multiplications(on: Tensor, each: int) -> None:
+    """Report to an active FlopCounterMode `each` multiplications per entry of `on` that is not 0.
+
+    A multiplication and its addition are two operations, as everywhere in torch.
+    """
+    if torch_state.dispatch_modes():
+        _multiplied(on, each)

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hardgate.kernels.problem import Gradients, Problem
+from hardgate._base import torch_state
+from hardgate.kernels.problem import Gradients, Weights
 
 
 class Step(NamedTuple):
@@ -38,7 +39,7 @@ class Update:
             weights: their entries in `next_functions` of the node whose backward pass this is.
         """
         nodes = [node for node, _ in weights if node is not None]
-        reached = [_reached(node) for node in nodes]
+        reached = [torch_state.runs_in_this_backward(node) for node in nodes]
         if not any(reached):  # torch.autograd.grad of something else, a saliency map: no step
             return None
         _check(nodes, reached)
@@ -57,14 +58,6 @@ class Update:
         self._claimed = False
 
 
-def _reached(node: Any) -> bool:
-    """Whether the backward pass that runs leaves a gradient there."""
-    try:
-        return bool(torch._C._will_engine_execute_node(node))
-    except RuntimeError:  # torch.autograd.grad, which returns it instead
-        return False
-
-
 def _check(nodes: list[Any], reached: list[bool]) -> None:
     parameters = [getattr(node, "variable", None) for node in nodes]
     for parameter in parameters:
@@ -74,7 +67,7 @@ def _check(nodes: list[Any], reached: list[bool]) -> None:
                 "others (a parametrization, pruning, another dtype), which it cannot change. "
                 "Use torch.optim.SGD, and call detach() of this FusedSGD."
             )
-        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+        if torch_state.has_gradient_hooks(parameter):
             raise RuntimeError(
                 "FusedSGD expected parameters without hooks, got one whose hook waits for a "
                 "gradient, and there is none. Use torch.optim.SGD, and call detach() of this "
@@ -111,14 +104,15 @@ def descend(w: Tensor, gradient: Tensor, step: Step) -> None:
         w.detach().renorm_(2, 0, step.most)
 
 
-def descended(problem: Problem, gradients: Gradients, step: Step) -> Gradients:
-    """The weights of a layer one step further, their gradients used up."""
+def descended(weights: Weights, gradients: Gradients, step: Step) -> Gradients:
+    """Take the step with the gradients of the weights; return the other gradients."""
+    w_in, b_in, w_out, b_out = weights
     g = gradients
     if g.w_in is not None:
-        descend(problem.w_in, g.w_in, step)
-    if g.w_out is not None and problem.w_out is not None:
-        descend(problem.w_out, g.w_out, Step(step.lr, 0.0))  # rows are outgoing weights
-    for bias, gradient in ((problem.b_in, g.b_in), (problem.b_out, g.b_out)):
+        descend(w_in, g.w_in, step)
+    if g.w_out is not None and w_out is not None:
+        descend(w_out, g.w_out, Step(step.lr, 0.0))  # its rows are outgoing weights: no limit
+    for bias, gradient in ((b_in, g.b_in), (b_out, g.b_out)):
         if bias is not None and gradient is not None:
             bias.detach().sub_(gradient, alpha=step.lr)
     return Gradients(x=g.x, gates=g.gates)

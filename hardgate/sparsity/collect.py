@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hardgate._base.torch_state import backward_pass, compiling
+from hardgate._base import torch_state
 from hardgate.sparsity._controller import Controller
 from hardgate.units._unit import Unit
 
@@ -45,9 +45,9 @@ class Steered(nn.Module):
         """Keep this pass's penalty; does nothing in evaluation mode or without gradients."""
         if self.sparsity is None or not self.training or not torch.is_grad_enabled():
             return
-        if compiling():
+        if torch_state.compiling():
             self._penalty = self.sparsity(unit, a, h)
-        elif backward_pass() != -1:
+        elif torch_state.backward_pass() != -1:
             self._recompute(unit, a, h)
         else:
             self._penalty = self.sparsity(unit, a, h)

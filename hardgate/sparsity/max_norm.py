@@ -6,8 +6,9 @@ import torch
 from torch import nn
 
 from hardgate._base.arguments import positive
+from hardgate.kernels.transposed_linear import TransposedLinear
 
-_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_LAYERS = (nn.Linear, TransposedLinear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 @torch.no_grad()
@@ -39,5 +40,6 @@ def max_norm_(module: nn.Module, limit: float = 2.0) -> nn.Module:
                     "computed from others, as by weight_norm. Leave that out, or limit the other "
                     "layers one by one: max_norm_(layer, limit)."
                 )
-            layer.weight.renorm_(2, 0, limit)
+            units_axis = 1 if isinstance(layer, TransposedLinear) else 0
+            layer.weight.renorm_(2, units_axis, limit)
     return module

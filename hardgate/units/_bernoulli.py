@@ -9,7 +9,8 @@ from torch import Tensor
 
 from hardgate._base.precision import widen
 from hardgate.functional import neurons
-from hardgate.units._unit import Unit
+from hardgate.units._law import bernoulli_law
+from hardgate.units._unit import Law, Unit
 
 
 class BernoulliUnit(Unit, ABC):
@@ -28,6 +29,9 @@ class BernoulliUnit(Unit, ABC):
 
     def gate(self, a: Tensor) -> Tensor:
         return neurons.threshold(a, self.threshold, sigmoid_derivative=True)
+
+    def law(self, a: Tensor) -> Law:
+        return bernoulli_law(a)
 
     def active_probability(self, a: Tensor) -> Tensor:
         return torch.sigmoid(widen(a)).to(a.dtype)

@@ -16,6 +16,7 @@ from hardgate.learning.records import Records
 EvalMode = Literal["threshold", "mean", "sample"]
 OffGradient = Literal["zero", "score", "expert"]
 NoiseTensors: TypeAlias = Tensor | tuple[Tensor, ...]
+Law: TypeAlias = tuple[Tensor, Tensor]  # values [K, D] and their probabilities [K, D]
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -36,12 +37,17 @@ class Unit(LazyState, ABC):
       `"score"`: the scalar loss only; `"expert"`: ∂L/∂h, so whatever h gates must be
       evaluated even where it is off.
     - `never_off`: h is never zero, so there is nothing to skip, and no sparsity to control.
+    - `own_objective`: h neither is nor relaxes a Bernoulli(σ(a)) variable, so its gradient is that
+      of an objective of its own. Its bias can be measured, but its variance is not comparable.
+    - `starts_sparse`: the output weights of a `hardgate.Gater` with this unit start sparse.
 
     A unit with `needs_loss` keeps `records` and a `baseline` (see `StochasticBinary`), and its h
     is 1 with probability σ(a).
 
     A new unit implements `sample_noise`, `sample`, `mean`, `gate`, `active_probability` and
-    `inactive_probability`; nothing else is overridden.
+    `inactive_probability`. It may implement `law`, from which the lab computes exact gradients, and
+    `probe`, where its gradient needs some off units only. Arguments of its constructor that are not
+    attributes of the same names are returned by `constructor_arguments`, for `hardgate.save`.
     """
 
     unbiased: bool
@@ -49,6 +55,8 @@ class Unit(LazyState, ABC):
     binary: bool
     off_gradient: OffGradient
     never_off: bool = False
+    own_objective: bool = False
+    starts_sparse: bool = False
     records: Records  # these two only where `needs_loss`
     baseline: Baseline | None
     threshold: Tensor
@@ -102,6 +110,41 @@ class Unit(LazyState, ABC):
     @abstractmethod
     def inactive_probability(self, a: Tensor) -> Tensor:
         """P(h = 0 | a), without the cancellation of 1 - P(h ≠ 0 | a)."""
+
+    def probe(self, a: Tensor, noise: NoiseTensors | None) -> Tensor | None:
+        """Which units must be evaluated for their gradient though they are off.
+
+        `hardgate.Gater` asks this for its conditional layer, which skips all other off units.
+
+        Args:
+            a: pre-activations `[..., D]`.
+            noise: what `unit(a, noise)` was given; None where it did not sample.
+
+        Returns:
+            1 for those, else 0, of the shape of `a`; values where h is on do not matter. None if
+            no unit that is off is needed.
+        """
+        # In evaluation mode a unit that learns from the loss is back-propagated as its mean.
+        back_propagated = self.off_gradient == "score" and noise is None
+        needed = self.off_gradient == "expert" or back_propagated
+        return torch.ones_like(a) if needed else None
+
+    def law(self, a: Tensor) -> Law:
+        """The values that h takes and their probabilities, both differentiable in `a`.
+
+        Continuous parts are Gauss quadratures. For a hard threshold, whose own objective is
+        piecewise constant, it is the law that its gradient stands in for: Bernoulli(σ(a)).
+
+        Args:
+            a: pre-activations `[D]`.
+
+        Returns:
+            values and probabilities, `[K, D]` each; the probabilities sum to 1 over K.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} expected a law to compute exact gradients, got none. Write in "
+            "the class: def law(self, a): return values, probabilities, two tensors [K, D]."
+        )
 
     def extra_repr(self) -> str:
         return "" if self.eval_mode == "threshold" else f"eval_mode={self.eval_mode!r}"

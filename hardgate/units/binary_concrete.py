@@ -13,7 +13,8 @@ from hardgate._base.precision import widen
 from hardgate.functional import relaxations
 from hardgate.functional.concrete import mixture
 from hardgate.noise import Logistic
-from hardgate.units._unit import EvalMode, NoiseTensors, Unit, single
+from hardgate.units._law import nodes_per_unit, unit_interval
+from hardgate.units._unit import EvalMode, Law, NoiseTensors, Unit, single
 
 
 class BinaryConcrete(Unit):
@@ -74,6 +75,13 @@ class BinaryConcrete(Unit):
     def inactive_probability(self, a: Tensor) -> Tensor:
         p = torch.sigmoid(a.detach())
         return p - p
+
+    def law(self, a: Tensor) -> Law:
+        t, weights = unit_interval(nodes_per_unit(a), a)
+        # z = logit(u) with u = t²(3 - 2t): denser towards 0 and 1, where h is a power of u.
+        z = torch.log(t**2 * (3 - 2 * t)) - torch.log((1 - t) ** 2 * (1 + 2 * t))
+        values = torch.sigmoid((a + z) / self.temperature)
+        return values, (weights * 6 * t * (1 - t)).expand_as(values)
 
     def extra_repr(self) -> str:
         return ", ".join(filter(None, [f"temperature={self.temperature:g}", super().extra_repr()]))

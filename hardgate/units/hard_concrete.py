@@ -13,7 +13,8 @@ from hardgate._base.precision import widen
 from hardgate.functional import relaxations
 from hardgate.functional.concrete import mixture
 from hardgate.noise import Logistic
-from hardgate.units._unit import EvalMode, NoiseTensors, Unit, single
+from hardgate.units._law import nodes_per_unit, unit_interval
+from hardgate.units._unit import EvalMode, Law, NoiseTensors, Unit, single
 
 
 class HardConcrete(Unit):
@@ -44,6 +45,7 @@ class HardConcrete(Unit):
 
     unbiased = True
     binary = False
+    own_objective = True
     off_gradient = "zero"
 
     def __init__(
@@ -64,6 +66,7 @@ class HardConcrete(Unit):
         self.gamma, self.zeta = float(gamma), float(zeta)
         self.noise = Logistic()
         low, high = math.log(-gamma / zeta), math.log((1 - gamma) / (zeta - 1))  # h = 0, h = 1
+        self._ends = low, high
         self._start = self.temperature * low
         self.threshold.fill_(self._start)
         # E h = ∫ P(h > t) dt over (0, 1), and P(h > t) = σ(a - λx) at t = γ + (ζ - γ)σ(x).
@@ -89,6 +92,19 @@ class HardConcrete(Unit):
 
     def inactive_probability(self, a: Tensor) -> Tensor:
         return torch.sigmoid(self._start - widen(a)).to(a.dtype)
+
+    def law(self, a: Tensor) -> Law:
+        (low, high), scale = self._ends, self.temperature
+        t, weights = unit_interval(nodes_per_unit(a) - 2, a)
+        x, dx = low + (high - low) * t, (high - low) * weights  # x = (a + z)/λ
+        density = scale * torch.sigmoid(scale * x - a) * torch.sigmoid(a - scale * x)
+        values = (torch.sigmoid(x) * (self.zeta - self.gamma) + self.gamma).expand_as(density)
+        zero, one = torch.sigmoid(scale * low - a), torch.sigmoid(a - scale * high)
+        ends = torch.zeros_like(a)[None], torch.ones_like(a)[None]
+        return (
+            torch.cat([ends[0], values, ends[1]]),
+            torch.cat([zero[None], density * dx, one[None]]),
+        )
 
     def extra_repr(self) -> str:
         ends = f"gamma={self.gamma:g}, zeta={self.zeta:g}"

@@ -11,7 +11,8 @@ from hardgate._base.arguments import one_of
 from hardgate._base.precision import widen
 from hardgate.functional import neurons
 from hardgate.noise import Gaussian, Logistic
-from hardgate.units._unit import EvalMode, NoiseTensors, Unit, single
+from hardgate.units._law import nodes_per_unit, unit_interval
+from hardgate.units._unit import EvalMode, Law, NoiseTensors, Unit, single
 
 NOISES = {"gaussian": Gaussian, "logistic": Logistic}
 
@@ -42,6 +43,8 @@ class NoisyRectifier(Unit):
 
     unbiased = True
     binary = False
+    own_objective = True
+    starts_sparse = True
     off_gradient = "zero"
 
     def __init__(
@@ -81,6 +84,16 @@ class NoisyRectifier(Unit):
         """Those that are not attributes of the same names, for `hardgate.save`."""
         kind = next(name for name, cls in NOISES.items() if cls is type(self.noise))
         return {"noise": kind, "scale": self.noise.scale}
+
+    def law(self, a: Tensor) -> Law:
+        t, weights = unit_interval(nodes_per_unit(a) - 1, a)
+        # x = h/scale in (0, top), with nodes at squares: denser near 0.
+        top = (a.detach() / self.noise.scale).clamp(min=0) + self.noise.reach
+        x, dx = top * t.square(), top * 2 * t * weights
+        density = self.noise.density(x - a / self.noise.scale)
+        off = self.inactive_probability(a)
+        values = torch.cat([torch.zeros_like(a)[None], self.noise.scale * x])
+        return values, torch.cat([off[None], density * dx])
 
     def extra_repr(self) -> str:
         return ", ".join(filter(None, [f"noise={self.noise!r}", super().extra_repr()]))

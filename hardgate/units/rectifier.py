@@ -11,7 +11,7 @@ from torch import Tensor
 from hardgate._base.precision import widen
 from hardgate.functional import neurons
 from hardgate.functional.surrogates import indicator
-from hardgate.units._unit import NoiseTensors, Unit
+from hardgate.units._unit import Law, NoiseTensors, Unit
 
 
 class Rectifier(Unit):
@@ -27,6 +27,8 @@ class Rectifier(Unit):
 
     unbiased = True
     binary = False
+    own_objective = True
+    starts_sparse = True
     off_gradient = "zero"
     natural_threshold: ClassVar[float] = -math.inf
 
@@ -47,3 +49,6 @@ class Rectifier(Unit):
 
     def inactive_probability(self, a: Tensor) -> Tensor:
         return indicator(a <= 0, torch.sigmoid(a.detach()))
+
+    def law(self, a: Tensor) -> Law:
+        return torch.relu(a)[None], torch.ones_like(a)[None]

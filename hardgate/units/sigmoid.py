@@ -12,7 +12,8 @@ from hardgate._base.arguments import one_of
 from hardgate._base.precision import widen
 from hardgate.functional import neurons
 from hardgate.noise import Gaussian, Noise
-from hardgate.units._unit import EvalMode, NoiseTensors, Unit, single
+from hardgate.units._law import column, nodes_per_unit
+from hardgate.units._unit import EvalMode, Law, NoiseTensors, Unit, single
 
 
 class Sigmoid(Unit):
@@ -32,6 +33,7 @@ class Sigmoid(Unit):
 
     unbiased = True
     binary = False
+    own_objective = True
     off_gradient = "zero"
     natural_threshold: ClassVar[float] = -math.inf
 
@@ -70,6 +72,13 @@ class Sigmoid(Unit):
 
     def inactive_probability(self, a: Tensor) -> Tensor:
         return self._constant(a, 1 - self._nonzero)
+
+    def law(self, a: Tensor) -> Law:
+        if self.noise is None:
+            return torch.sigmoid(a)[None], torch.ones_like(a)[None]
+        count = 2 if self.noise.multiplicative else nodes_per_unit(a)
+        nodes, weights = self.noise.quadrature(count)
+        return self._inject(a, column(nodes, a)), column(weights, a).expand(count, *a.shape)
 
     @property
     def _nonzero(self) -> float:

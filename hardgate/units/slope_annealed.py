@@ -13,7 +13,8 @@ from hardgate.functional import neurons, relaxations
 from hardgate.functional.relaxations import hard_sigmoid
 from hardgate.functional.surrogates import indicator, surrogate
 from hardgate.noise import uniform
-from hardgate.units._unit import EvalMode, NoiseTensors, Unit, single
+from hardgate.units._law import bernoulli_law
+from hardgate.units._unit import EvalMode, Law, NoiseTensors, Unit, single
 
 
 class SlopeAnnealed(Unit):
@@ -84,6 +85,9 @@ class SlopeAnnealed(Unit):
         x = widen(a)
         q = torch.sigmoid(-x)
         return (q if self.samples else indicator(x <= 0, q.detach())).to(a.dtype)
+
+    def law(self, a: Tensor) -> Law:
+        return bernoulli_law(a)
 
     def _step(self, a: Tensor, threshold: Tensor | float) -> Tensor:
         x = widen(a)

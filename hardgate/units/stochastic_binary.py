@@ -13,7 +13,8 @@ from hardgate.functional import neurons
 from hardgate.learning.baselines import BASELINES, Baseline
 from hardgate.learning.records import Records
 from hardgate.noise import uniform
-from hardgate.units._unit import EvalMode, NoiseTensors, Unit, single
+from hardgate.units._law import bernoulli_law
+from hardgate.units._unit import EvalMode, Law, NoiseTensors, Unit, single
 
 
 class StochasticBinary(Unit):
@@ -95,3 +96,6 @@ class StochasticBinary(Unit):
     def constructor_arguments(self) -> dict[str, Any]:
         """Those that are not attributes of the same names, for `hardgate.save`."""
         return {"decay": None}  # the baseline has it
+
+    def law(self, a: Tensor) -> Law:
+        return bernoulli_law(a)

@@ -14,7 +14,7 @@ from hardgate._base.precision import widen
 from hardgate.functional import neurons
 from hardgate.functional.neurons import Placement, sqrt_sigmoid
 from hardgate.noise import Noise, uniform
-from hardgate.units._unit import EvalMode, NoiseTensors, Unit, single
+from hardgate.units._unit import EvalMode, Law, NoiseTensors, Unit, single
 
 
 class StochasticTimesSmooth(Unit):
@@ -44,6 +44,7 @@ class StochasticTimesSmooth(Unit):
 
     unbiased = False
     binary = False
+    own_objective = True
     natural_threshold: ClassVar[float] = -math.log(3)  # √σ(a) > ½
 
     def __init__(
@@ -101,6 +102,15 @@ class StochasticTimesSmooth(Unit):
 
     def inactive_probability(self, a: Tensor) -> Tensor:
         return self._expect(_one_minus_sqrt_sigmoid, a)
+
+    def law(self, a: Tensor) -> Law:
+        if self.noise is not None:
+            raise NotImplementedError(
+                "StochasticTimesSmooth has a law without input noise only. Write "
+                "StochasticTimesSmooth() for exact gradients."
+            )
+        root = sqrt_sigmoid(a)
+        return torch.stack([0 * root, root]), torch.stack([1 - root, root])
 
     def _expect(self, g: Callable[[Tensor], Tensor], a: Tensor) -> Tensor:
         """E[g(a + n)] over the input noise, by Gauss quadrature."""

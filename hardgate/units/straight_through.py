@@ -12,7 +12,8 @@ from hardgate._base.precision import widen
 from hardgate.functional import neurons
 from hardgate.functional.surrogates import indicator
 from hardgate.noise import uniform
-from hardgate.units._unit import EvalMode, NoiseTensors, Unit, single
+from hardgate.units._law import bernoulli_law
+from hardgate.units._unit import EvalMode, Law, NoiseTensors, Unit, single
 
 OffUnits = Literal["exact", "sampled", "ignore"]
 
@@ -90,22 +91,16 @@ class StraightThrough(Unit):
         else:
             h = neurons.threshold(a, sigmoid_derivative=self.sigmoid_derivative)
         if self.off_units == "sampled":
-            return _weigh(h, self.probe(a, noise).to(widen(h).dtype) / self.off_rate)
+            return _weigh(h, self._kept(a, noise).to(widen(h).dtype) / self.off_rate)
         return self._ignore_off(h)
 
-    def probe(self, a: Tensor, noise: NoiseTensors | None) -> Tensor:
-        """Which units must be evaluated for their gradient though they are off: 1, else 0.
-
-        Args:
-            a: pre-activations `[..., D]`.
-            noise: what `unit(a, noise)` was given; None where it did not sample.
-
-        Returns:
-            a tensor in fp32 of the shape of `a`; what it holds where h is on does not matter.
-        """
+    def probe(self, a: Tensor, noise: NoiseTensors | None) -> Tensor | None:
         if self.off_units != "sampled" or noise is None:
-            kept = 0.0 if self.off_units == "ignore" else 1.0
-            return torch.full_like(a, kept, dtype=torch.float32, requires_grad=False)
+            return super().probe(a, noise)
+        return self._kept(a, noise)
+
+    def _kept(self, a: Tensor, noise: NoiseTensors) -> Tensor:
+        """Which off units keep their gradient: 1, else 0."""
         u = single(noise)
         if not self.samples:
             return (u < self.off_rate).float()
@@ -130,6 +125,9 @@ class StraightThrough(Unit):
         x = widen(a)
         q = torch.sigmoid(-x)
         return (q if self.samples else indicator(x <= 0, q.detach())).to(a.dtype)
+
+    def law(self, a: Tensor) -> Law:
+        return bernoulli_law(a)
 
     def _ignore_off(self, h: Tensor) -> Tensor:
         return _weigh(h, 0.0) if self.off_units == "ignore" else h

@@ -8,11 +8,11 @@ from typing import TypeAlias
 
 from rich.console import Console
 
-import hardgate
 from hardgate_lab.bench import bench_layer, bench_steps
 from hardgate_lab.bench.bench_layer import Timing
 from hardgate_lab.bench.bench_steps import steps
 from hardgate_lab.bench.breakdown import breakdown
+from hardgate_lab.rig import memory
 from hardgate_lab.rig.progress import Bar, Teller
 
 Group: TypeAlias = Callable[[float, Teller], Iterable[Timing]]
@@ -49,5 +49,5 @@ def measure(units: list[str], seconds: float, console: Console) -> list[Timing]:
                 bar.advance(each)
             bar.say(f"timed {name}")
             if name == "widths":
-                hardgate.reuse_memory()
+                memory.reuse_memory()
     return timings

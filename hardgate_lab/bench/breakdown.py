@@ -11,8 +11,8 @@ from torch.nn.functional import cross_entropy
 from hardgate import UNITS, ConditionalMLP, FusedSGD, noise
 from hardgate.kernels import sparse
 from hardgate.kernels.compiler import run, unavailable
-from hardgate.kernels.gate_linear import back
-from hardgate.kernels.problem import Problem, Wanted
+from hardgate.kernels.op import gate_gradients
+from hardgate.kernels.problem import Problem, Wanted, Weights
 from hardgate.kernels.update import Step
 from hardgate_lab.bench import bench_steps
 from hardgate_lab.bench.bench_layer import Timing
@@ -55,9 +55,9 @@ class Parts:
             self.z = torch.tanh(model.gater.hidden(x))
             self.a = model.gater.pre_activation(x)
             self.gates = model.gater.unit(self.a)
-        w_in, b_in = (w.detach() for w in model.experts.parameters())
-        w_out, b_out = model.out.weight.detach(), model.out.bias.detach()
-        self.problem = Problem.of(x, self.gates, w_in, b_in, w_out, b_out, None, False)
+        layers = [model.experts, model.out]
+        weights = Weights(*(w.detach() for layer in layers for w in layer.parameters()))
+        self.problem = Problem(x, self.gates, weights)
         logits, saved = sparse.forward(self.problem)
         assert saved is not None
         self.saved, self.output = saved, torch.empty_like(logits)
@@ -87,15 +87,16 @@ class Parts:
     def forward(self, n: int, out: int) -> None:
         """The kernel of the forward pass with so many inputs and outputs: 0 leaves a part out."""
         p, (ints, floats, slots, C, T) = self.problem, self.saved
-        tensors = [sparse.at(t) for t in (self.output, *p[:6])]
+        tensors = [sparse.address(t) for t in (self.output, p.x, p.gates, *p.weights)]
         sizes = (*p.gates.shape, p.block, n, out)
         places = (ints.data_ptr(), floats.data_ptr(), slots)
         run("forward", p.x.dtype, *tensors, *places, *sizes, False, C, T)
 
     def noise(self) -> Tensor:
         """As the gater draws in eager mode."""
-        with noise.fast():
-            return noise.rectify(self.a)
+        unit = self.model.gater.unit
+        h: Tensor = unit(self.a, unit.sample_noise(self.a, noise.kernel_generator(self.a)))
+        return h
 
     def loss(self) -> Tensor:
         """The loss and its gradient at the network's output."""
@@ -107,10 +108,13 @@ class Parts:
         sparse.backward(self.problem, self.dy, Wanted(x=False), self.saved, step)
 
     def gater_backward(self) -> None:
-        """Back through the rectifier, the gates' weights, tanh and the first, changed at once."""
+        """Back through the rectifier, the gates' weights, changed at once, tanh and the first."""
         assert self.dh is not None
         gater, step = self.model.gater, Step(bench_steps.LR, 0.0)
-        weights, c = (gater.output.weight, gater.output.bias), gater.hidden.bias
-        ds, *_ = back(self.z, *weights, self.dh, (True,) * 4, step, self.gates, c)
-        assert ds is not None
-        gater.hidden.weight.detach().addmm_(ds.T, self.x, alpha=-step.lr)
+        da = self.dh * (self.gates > 0)
+        weights = gater.output.weight, gater.output.bias
+        dz, *_ = gate_gradients(self.z, *weights, da, (True,) * 3, step)
+        assert dz is not None
+        ds = dz * (1 - self.z.square())
+        torch.mm(ds.T, self.x)
+        ds.sum(0)

@@ -97,7 +97,7 @@ class Gated(nn.Module):
         return y
 
     @property
-    def out(self) -> nn.Linear:
+    def out(self) -> nn.Module:
         """The layer of the classes."""
         return self.layer.out
 

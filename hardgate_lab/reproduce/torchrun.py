@@ -15,11 +15,11 @@ from typing import Any, NoReturn, TypeAlias
 import torch
 import torch.distributed as dist
 
-from hardgate import reuse_memory
 from hardgate_lab.reproduce.data_parallel import Shard
 from hardgate_lab.reproduce.settings import SettingsError
 from hardgate_lab.reproduce.train import Job, train
 from hardgate_lab.reproduce.workers import EXPECTED, Source, Watcher
+from hardgate_lab.rig.memory import reuse_memory
 from hardgate_lab.rig.mnist import load
 
 Store: TypeAlias = Any  # torch.distributed.Store, which torch's type stubs leave out

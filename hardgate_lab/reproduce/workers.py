@@ -18,10 +18,10 @@ from typing import Any, Protocol
 
 import torch
 
-from hardgate import reuse_memory
 from hardgate_lab.reproduce.train import DivergedError, Job, RowProgress, train
 from hardgate_lab.rig.checkpoint import SaveError
 from hardgate_lab.rig.lock import LockedError
+from hardgate_lab.rig.memory import reuse_memory
 from hardgate_lab.rig.mnist import DataError, load
 from hardgate_lab.rig.same_run import MismatchError
 

@@ -8,19 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from hardgate.estimators import ESTIMATORS, Estimator, ManySamples
-from hardgate.units import (
-    UNITS,
-    HardConcrete,
-    NoisyRectifier,
-    Rectifier,
-    Sigmoid,
-    StochasticTimesSmooth,
-    Unit,
-)
-
-# Their output neither is nor relaxes Bernoulli(σ(a)), so their gradient is that of an objective of
-# their own: its bias can be measured, but its variance is no rival of the others'.
-_OWN_OBJECTIVE = (HardConcrete, NoisyRectifier, Rectifier, Sigmoid, StochasticTimesSmooth)
+from hardgate.units import UNITS, Unit
 
 # Forms worth comparing besides the one that is made without arguments.
 _FORMS = {
@@ -28,10 +16,14 @@ _FORMS = {
 }
 _OWN_IDEAS = ("DoubleCV(2, per_unit=True)",)
 
-_CLASSES: dict[str, type[Estimator] | type[Unit]] = {
-    **ESTIMATORS,
-    **{type(make()).__name__: type(make()) for make in UNITS.values()},
-}
+
+def _classes() -> dict[str, type[Estimator] | type[Unit]]:
+    """By name; a user may have added units to `hardgate.UNITS`."""
+    return {**ESTIMATORS, **{type(unit).__name__: type(unit) for unit in _units()}}
+
+
+def _units() -> list[Unit]:
+    return [make() for make in UNITS.values()]
 
 
 class UnknownEstimatorError(ValueError):
@@ -78,7 +70,8 @@ class Candidate:
     @property
     def own_objective(self) -> bool:
         """Estimates the gradient of something else than E f(b), b ~ Bernoulli(σ(a))."""
-        return isinstance(self.make(), _OWN_OBJECTIVE)
+        made = self.make()
+        return isinstance(made, Unit) and made.own_objective
 
 
 def learns(made: Estimator | Unit) -> bool:
@@ -107,7 +100,7 @@ def candidates_named(text: str, samples: Iterable[int]) -> list[Candidate]:
     node = _parse(text)
     if isinstance(node, ast.Call):
         return [_called(text, node)]
-    cls = _CLASSES[node.id]
+    cls = _classes()[node.id]
     if issubclass(cls, ManySamples):
         return [_called(f"{node.id}({k})") for k in samples]
     return [_called(form) for form in _FORMS.get(node.id, (f"{node.id}()",))]
@@ -120,9 +113,9 @@ def _parse(text: str) -> ast.Name | ast.Call:
     except SyntaxError:
         node = ast.Constant(None)
     name = node.func if isinstance(node, ast.Call) else node
-    if not isinstance(name, ast.Name) or name.id not in _CLASSES:
+    if not isinstance(name, ast.Name) or name.id not in _classes():
         raise UnknownEstimatorError(
-            f"expected one of {', '.join(_CLASSES)}, bare or with arguments like RLOO(4), "
+            f"expected one of {', '.join(_classes())}, bare or with arguments like RLOO(4), "
             f"got {text!r}."
         )
     return node if isinstance(node, ast.Call) else name
@@ -135,7 +128,7 @@ def _called(text: str, node: ast.Call | None = None) -> Candidate:
     try:
         args = [ast.literal_eval(arg) for arg in call.args]
         kwargs = {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-        make = partial(_CLASSES[call.func.id], *args, **kwargs)
+        make = partial(_classes()[call.func.id], *args, **kwargs)
         make()
     except (TypeError, ValueError) as error:
         raise UnknownEstimatorError(

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 import hardgate
 from hardgate import ConditionalLinear, ConditionalMLP, FusedSGD, score_loss
-from hardgate.kernels.op import Backend
+from hardgate.kernels.dispatch import Backend
 
 EVERY = pytest.mark.parametrize("backend", ["sparse", "dense", "auto"])
 UNITS = ['NoisyRectifier("gaussian")', "StraightThrough()", 'StochasticBinary("optimal")']

@@ -14,7 +14,6 @@ import pytest
 
 import hardgate
 from hardgate import Unit
-from hardgate_lab.rig.law import law
 from tests.support import claims
 from tests.support.paths import ROOT
 from tests.support.public_names import PUBLIC
@@ -67,7 +66,7 @@ def test_the_unit_of_the_page_on_extending_passes_the_claims(
     probit = run("extending.md")["Probit"]
     assert capsys.readouterr().out.split() == ["True", "True"]
     assert issubclass(probit, Unit)
-    assert law.dispatch(probit) is not law.dispatch(object)
+    assert probit.law is not Unit.law
     unit = probit()
     assert (unit.unbiased, unit.binary, unit.off_gradient) == (False, True, "expert")
     claims.check_off_gradient(unit)

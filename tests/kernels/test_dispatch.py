@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hardgate import last_path
-from hardgate.functional import conditional_mlp
+from tests.support.kernel_cases import path
 
 IN, HIDDEN, OUT = 32, 800, 4
 
@@ -27,12 +26,12 @@ def taken(
         probe = torch.zeros_like(gates)
         probe[:, : count + gates.shape[1] * probed // 100] = 1.0  # what is on does not count twice
     x, w_in = torch.randn(batch, n_in), torch.randn(HIDDEN, n_in, requires_grad=grad)
-    w_out = torch.randn(HIDDEN, OUT).T
+    biases: dict[str, None] = {"b_in": None, "b_out": None}
+    tensors = {"x": x, "gates": gates, "w_in": w_in, "w_out": torch.randn(OUT, HIDDEN), **biases}
     with torch.set_grad_enabled(grad):
-        conditional_mlp(x, gates, w_in, None, w_out, None, probe=probe)
-    path = last_path()
-    assert path is not None
-    return path.backend, path.density
+        way = path({**tensors, "probe": probe})
+    assert way is not None
+    return way.backend, way.density
 
 
 @pytest.mark.parametrize("grad", [True, False])

@@ -14,13 +14,18 @@ from hardgate.kernels import compiler
 from tests.support.statistics import Z_LEVEL
 
 LARGE = torch.empty(1000, 2001)  # 2 001 000: the last block is not full
-DRAWS = {"uniform": noise.uniform, "normal": noise.normal}
 
 
-@pytest.fixture(autouse=True)
-def by_kernels() -> Iterator[None]:
-    with noise.fast():
-        yield
+def uniform(like: Tensor) -> Tensor:
+    """As a gater draws it."""
+    return noise.uniform(like, noise.kernel_generator(like))
+
+
+def normal(like: Tensor) -> Tensor:
+    return noise.normal(like, noise.kernel_generator(like))
+
+
+DRAWS = {"uniform": uniform, "normal": normal}
 
 
 def z(draws: Tensor, mean: float, variance: float) -> float:
@@ -80,7 +85,7 @@ def test_the_numbers_are_xoshiros(n: int) -> None:
 
 def test_moments_of_the_uniform() -> None:
     torch.manual_seed(1)
-    u = noise.uniform(LARGE).double()
+    u = uniform(LARGE).double()
     for k in range(1, 7):  # E u^k = 1/(k+1)
         mean = 1 / (k + 1)
         assert z(u**k, mean, 1 / (2 * k + 1) - mean**2) < Z_LEVEL
@@ -90,7 +95,7 @@ def test_moments_of_the_uniform() -> None:
 
 def test_moments_of_the_normal() -> None:
     torch.manual_seed(2)
-    x = noise.normal(LARGE).double()
+    x = normal(LARGE).double()
     odd = {k: math.prod(range(k - 1, 0, -2)) for k in range(2, 13, 2)}  # E x^k = (k-1)!!
     for k in range(1, 7):
         mean = odd.get(k, 0)
@@ -101,7 +106,7 @@ def test_moments_of_the_normal() -> None:
 def test_tails_of_the_normal(at: float) -> None:
     torch.manual_seed(4)
     p = 0.5 * math.erfc(-at / math.sqrt(2))
-    below = (noise.normal(LARGE) < at).double()
+    below = (normal(LARGE) < at).double()
     assert z(below, p, p * (1 - p)) < Z_LEVEL
     if abs(at) < 1:  # the test would see another distribution
         assert z(below, p + 0.003, p * (1 - p)) > Z_LEVEL
@@ -136,9 +141,11 @@ def test_the_seed_is_torchs(kind: str) -> None:
     assert not torch.equal(first, second)
     torch.set_rng_state(state)
     assert torch.equal(DRAWS[kind](LARGE), first)
-    own = [DRAWS[kind](LARGE, torch.Generator().manual_seed(7)) for _ in range(2)]
-    assert torch.equal(*own)
-    assert torch.equal(DRAWS[kind](LARGE), second), "a generator of one's own leaves torch's alone"
+    assert torch.equal(DRAWS[kind](LARGE), second)
+    generator = noise.kernel_generator(LARGE)
+    assert generator is not None
+    draws = [noise.normal(LARGE, generator) for _ in range(2)]
+    assert not torch.equal(*draws), "one generator gives a unit several draws"
 
 
 @pytest.mark.parametrize("kind", DRAWS)
@@ -163,8 +170,7 @@ def test_a_gater_draws_by_kernels_and_a_unit_by_itself_does_not() -> None:
         drawn = gater(x)
         a = gater.pre_activation(x)
     torch.manual_seed(9)
-    assert torch.equal(drawn, torch.relu(a + noise.normal(a)))
-    noise._fast.on = False
+    assert torch.equal(drawn, torch.relu(a + normal(a)))
     torch.manual_seed(9)
     by_torch = torch.relu(a + torch.randn(a.shape))
     torch.manual_seed(9)
@@ -176,5 +182,5 @@ def test_a_gater_draws_by_kernels_and_a_unit_by_itself_does_not() -> None:
 def test_a_default_device_elsewhere_does_not_matter(device: str) -> None:
     like = torch.empty(noise.FEW + 1)
     with torch.device(device):
-        for drawn in (noise.uniform(like), noise.normal(like), noise.rectify(like)):
-            assert drawn.device == like.device
+        for draw in DRAWS.values():
+            assert draw(like).device == like.device

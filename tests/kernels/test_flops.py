@@ -13,8 +13,8 @@ from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import hardgate
-from hardgate import ConditionalMLP, last_path
-from hardgate.kernels.op import Backend
+from hardgate import ConditionalMLP
+from hardgate.kernels.dispatch import Backend
 
 B, N, HIDDEN, OUT, BOTTLENECK = 32, 100, 400, 10, 100
 GATER = B * BOTTLENECK * (N + HIDDEN)  # multiplications
@@ -80,7 +80,7 @@ def test_an_exported_network_counts_the_same(backend: Backend) -> None:
     exported = torch.export.export(model, (x,)).module()
     with torch.no_grad():
         assert counted(lambda: exported(x)) == counted(lambda: model(x))
-    path = last_path()
+    path = model.telemetry().path
     assert path is not None
     assert path.backend == backend
 

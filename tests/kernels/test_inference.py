@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hardgate import ConditionalMLP, Rectifier, last_path
+from hardgate import ConditionalMLP, Rectifier
 from hardgate.functional import conditional_linear, conditional_mlp
+from tests.support.kernel_cases import path
 
 # Large enough for kernels to pay; more examples than take the kernels at any density.
 B, IN, HIDDEN, OUT = 40, 96, 512, 10
@@ -32,7 +33,8 @@ def test_values(relu: bool, density: float, block: int, unit_major: bool) -> Non
     s = formula(x, gates, w_in, b_in, relu, block)
     with torch.no_grad():
         y = conditional_mlp(x, gates, w_in, b_in, w_out, b_out, relu=relu)
-        taken = last_path()
+        weights = {"w_in": w_in, "b_in": b_in, "w_out": w_out, "b_out": b_out}
+        taken = path({"x": x, "gates": gates, **weights})
         h = conditional_linear(x, gates, w_in, b_in, relu=relu)
     assert taken is not None
     assert taken.backend == ("dense" if density == 1 else "sparse")

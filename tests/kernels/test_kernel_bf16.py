@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import hardgate
 from hardgate import ConditionalLinear, ConditionalMLP, NoisyRectifier, Rectifier
-from tests.support.kernel_cases import CASES, EVERY, Case, Tensors, call, defined, error
+from tests.support.kernel_cases import CASES, EVERY, Case, Tensors, call, defined, error, path
 
 WEIGHTS = ("w_in", "w_out")
 
@@ -124,27 +124,23 @@ def test_a_unit_that_is_off_is_not_evaluated() -> None:
     ("B", "n_in", "taken"), [(5, 600, "sparse"), (127, 90, "sparse"), (200, 90, "dense")]
 )
 def test_the_usual_call_without_gradients(B: int, n_in: int, taken: str) -> None:
-    """`infer`: all contiguous, w_out unit-major; where dense products win, they widen."""
+    """All contiguous, w_out unit-major; where dense products win, they widen."""
     t = narrow(Case(B=B, n_in=n_in, gates=400, out=20, density=0.9))
     t["w_out"] = t["w_out"].t().contiguous().t()
     with torch.no_grad():
         y = call(t)
-    path = hardgate.last_path()
-    assert path is not None
-    assert path.backend == taken
+        found = path(t)
+    assert found is not None
+    assert found.backend == taken
     assert error(y, defined(widened(t))["y"]) <= 3e-5
 
 
 def test_auto_reads_them_at_any_density_in_small_batches() -> None:
     t = narrow(Case(B=32, n_in=300, gates=400, density=0.95))
-    call(t, "auto")
-    path = hardgate.last_path()
-    assert path is not None
-    assert path.backend == "sparse"
-    call(widened(t), "auto")
-    path = hardgate.last_path()
-    assert path is not None
-    assert path.backend == "dense"
+    for tensors, backend in ((t, "sparse"), (widened(t), "dense")):
+        found = path(tensors)
+        assert found is not None
+        assert found.backend == backend
 
 
 # --- in layers -----------------------------------------------------------------------------------
@@ -163,7 +159,7 @@ def network() -> tuple[ConditionalMLP, ConditionalMLP, Tensor]:
 
 def test_experts_in_bf16_behind_a_gater_in_fp32(tmp_path: Path) -> None:
     layer, rounded, x = network()
-    assert layer.out.weight.T.is_contiguous()
+    assert layer.out.weight.is_contiguous()
     with torch.no_grad():
         expected = rounded(x)
         assert torch.equal(layer(x), expected)

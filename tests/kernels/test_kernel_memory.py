@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from hardgate.kernels import dense, reference, sparse
 from hardgate.kernels.compiled.layout import LARGE
-from hardgate.kernels.op import Backend
+from hardgate.kernels.dispatch import Backend
 from hardgate.kernels.problem import Problem
 from tests.support.kernel_cases import (
     EVERY,
@@ -66,7 +66,7 @@ def test_the_reference_is_asked_for_few_examples_at_once(
         sizes.append(len(problem.x))
         return run(problem)
 
-    monkeypatch.setattr(dense, "_ROOM", 2 * 12 * case.block * max(7, case.out or 1))
+    monkeypatch.setattr(dense, "_COPIED", 2 * 12 * case.block * max(7, case.out or 1))
     monkeypatch.setattr(reference, "forward", forward)
     got = differentiate(t, lambda leaves: call(leaves, "dense", case.relu))
     for k in expected:

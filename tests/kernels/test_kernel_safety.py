@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 import hardgate
-from hardgate.kernels import dispatch as path
-from hardgate.kernels import op
-from hardgate.kernels.op import Backend, last_path
+from hardgate.kernels import dispatch
+from hardgate.kernels.dispatch import SMALL, Backend, ExecutionPath
+from hardgate.kernels.problem import Problem, Weights
 from tests.support.kernel_cases import (
     BACKENDS,
     EVERY,
@@ -31,6 +31,7 @@ from tests.support.kernel_cases import (
     computed,
     differentiate,
     error,
+    path,
 )
 
 AUTO: tuple[Backend, ...] = ("auto", "sparse")
@@ -41,7 +42,7 @@ LARGE = Case(B=64, n_in=100, gates=400, out=10, density=0.1, dtype=torch.float32
 @pytest.fixture
 def unsaid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing was said yet."""
-    monkeypatch.setattr(path, "_said", set())
+    monkeypatch.setattr(dispatch, "_warned", set())
 
 
 def run(code: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -109,6 +110,7 @@ def test_an_unknown_backend_is_named() -> None:
 
 def _operands(case: Case) -> list[Any]:
     t = case.tensors()
+    t["w_out"] = None if t["w_out"] is None else t["w_out"].t()  # unit-major
     leaves: list[Any] = [t[k] for k in NAMES]
     leaves = [None if v is None else v.detach().requires_grad_() for v in leaves]
     return [*leaves, t["probe"], case.relu]
@@ -178,20 +180,18 @@ def test_auto_takes_the_kernels_only_where_they_pay() -> None:
     ):
         for with_gradients in (True, False):
             with torch.set_grad_enabled(with_gradients):
-                call(case.tensors())
-            taken = last_path()
+                taken = path(case.tensors())
             assert taken is not None
             assert taken.backend == backend
             assert why in taken.why
             assert (taken.density is None) == ("density" not in taken.why)
-    assert LARGE.B * LARGE.n_in * LARGE.gates >= op.SMALL > LARGE.n_in * LARGE.gates
+    assert LARGE.B * LARGE.n_in * LARGE.gates >= SMALL > LARGE.n_in * LARGE.gates
 
 
 @EVERY
 def test_what_is_asked_for_is_done(backend: Backend) -> None:
     for case in (LARGE, Case(B=1), Case(density=1.0)):
-        call(case.tensors(), backend)
-        assert last_path() == op.Path(backend, "asked for", None)
+        assert path(case.tensors(), backend) == ExecutionPath(backend, "asked for", None)
 
 
 def test_auto_equals_both() -> None:
@@ -199,15 +199,6 @@ def test_auto_equals_both() -> None:
     for backend in BACKENDS:
         expected = computed(LARGE, backend)
         assert max(error(auto[k], expected[k].double()) for k in auto) <= 3e-5
-
-
-def test_last_path_belongs_to_its_thread() -> None:
-    found: list[op.Path | None] = []
-    call(Case().tensors(), "dense")
-    thread = threading.Thread(target=lambda: found.append(last_path()))
-    thread.start()
-    thread.join()
-    assert found == [None]
 
 
 @pytest.mark.usefixtures("unsaid")
@@ -218,7 +209,7 @@ def test_another_device_runs_dense_and_says_so_once(backend: Backend) -> None:
     }
     with pytest.warns(RuntimeWarning, match="kernels are for CPUs; on meta the layer runs dense"):
         y = call(t, backend)
-    assert last_path() == op.Path("dense", "not on a CPU", None)
+    assert path(t, backend) == ExecutionPath("dense", "not on a CPU", None)
     assert (y.shape, y.device.type) == ((64, 10), "meta")
     y.sum().backward()
     assert t["gates"].grad.shape == t["gates"].shape
@@ -233,12 +224,12 @@ def test_dense_on_another_device_says_nothing() -> None:
 
 @pytest.mark.usefixtures("unsaid")
 def test_kernels_that_cannot_run_are_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(path, "unavailable", lambda: "for a reason")
+    monkeypatch.setattr(dispatch, "unavailable", lambda: "for a reason")
     with pytest.warns(RuntimeWarning, match="runs dense: for a reason"):
         call(LARGE.tensors(), "sparse")
     for backend in AUTO:
-        call(LARGE.tensors(), backend)  # no second warning: it would be an error here
-        assert last_path() == op.Path("dense", "for a reason", None)
+        taken = path(LARGE.tensors(), backend)  # no second warning: it would be an error here
+        assert taken == ExecutionPath("dense", "for a reason", None)
 
 
 # --- threads -----------------------------------------------------------------------------------
@@ -297,8 +288,7 @@ def test_several_python_threads_at_once() -> None:
 
 FORK = """
 import os, warnings, torch
-from tests.support.kernel_cases import Case, call, computed, error
-from hardgate import last_path
+from tests.support.kernel_cases import Case, call, computed, error, path
 case = Case(B=8, gates=32, dtype=torch.float32)
 expected, t = computed(case, "sparse"), case.tensors()
 t["x"].requires_grad_()
@@ -315,15 +305,15 @@ if child == 0:
                 got = computed(case, "sparse")
         assert error(dx, expected["x"].double()) < 3e-5
         assert max(error(got[k], expected[k].double()) for k in got) < 3e-5
-        assert last_path().backend == "dense" and "forked" in last_path().why
+        taken = path(t, "sparse")
+        assert taken.backend == "dense" and "forked" in taken.why
         words = [str(w.message) for w in caught if w.category is RuntimeWarning]
         assert len(words) == 1 and "forked after its parent used the kernels" in words[0], words
         code = 0
     finally:
         os._exit(code)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-call(t, "sparse")
-assert last_path().backend == "sparse"
+assert path(t, "sparse").backend == "sparse"
 """
 
 
@@ -334,11 +324,9 @@ def test_a_forked_child_runs_dense_and_says_so_once() -> None:
 
 EARLY_FORK = """
 import os, torch
-from tests.support.kernel_cases import Case, call
-from hardgate import last_path
+from tests.support.kernel_cases import Case, path
 child = os.fork()  # before the kernels were used: the child may use them
-call(Case(B=8, dtype=torch.float32).tensors(), "sparse")
-assert last_path().backend == "sparse"
+assert path(Case(B=8, dtype=torch.float32).tensors(), "sparse").backend == "sparse"
 if child == 0:
     os._exit(0)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -354,18 +342,18 @@ MISSING = """
 import sys, warnings
 sys.modules[{module!r}] = None
 import torch, hardgate
-from hardgate import last_path
-from hardgate.kernels.op import conditional_mlp
+from hardgate.kernels.op import conditional
+from hardgate.kernels.problem import Weights
 x, w_in = torch.randn(64, 100, requires_grad=True), torch.randn(400, 100)
 gates, w_out = (torch.rand(64, 400) < 0.1).float(), torch.randn(10, 400)
 expected = ((x @ w_in.T) * gates) @ w_out.T
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     for backend in ("auto", "sparse", "auto", "dense"):
-        y = conditional_mlp(x, gates, w_in, None, w_out, None, backend=backend)
+        y, path = conditional(x, gates, Weights(w_in, None, w_out.t()), backend=backend)
         assert torch.allclose(y, expected, atol=1e-3)
         y.sum().backward()
-        assert last_path().backend == "dense"
+        assert path.backend == "dense"
 words = [str(w.message) for w in caught]
 assert len(words) == 1 and {words!r} in words[0], words
 """
@@ -386,7 +374,7 @@ REGISTERED = """
 import sys, torch, hardgate
 assert torch.ops.hardgate.conditional.default is not None
 assert torch.ops.hardgate.conditional_backward.default is not None
-from hardgate.kernels.op import conditional_mlp
+from hardgate.functional import conditional_mlp
 one = torch.ones(1, 1)
 for backend in ("auto", "dense"):  # too small for kernels: nothing to import
     conditional_mlp(one, one, one, None, one, None, backend=backend)
@@ -401,7 +389,7 @@ def test_operations_are_registered_and_numba_is_not_imported() -> None:
 
 ONE = """
 import torch
-from hardgate.kernels.op import conditional_mlp
+from hardgate.functional import conditional_mlp
 one = torch.ones(1, 1)
 print(conditional_mlp(one, one, one, None, one, None, backend="sparse").item())
 """
@@ -425,7 +413,7 @@ def test_the_cache_never_runs_a_stale_kernel(tmp_path: Path) -> None:
     assert float(result().stdout) == 1.0
     assert compiled == {p: p.stat().st_mtime_ns for p in compiled}, "found on disk"
     source = (copy / "kernels" / "compiled" / "cpu.py").read_text()
-    added = "row[o] += part[o]"  # what the shares found, to the output
+    added = "row[o] += part[o]"  # what the threads found, to the output
     assert source.count(added) == 1
     changed = source.replace(added, added.replace("+", "-"))  # of the same size
     (copy / "kernels" / "compiled" / "cpu.py").write_text(changed)
@@ -435,7 +423,7 @@ def test_the_cache_never_runs_a_stale_kernel(tmp_path: Path) -> None:
     heard = "import warnings; warnings.simplefilter('always')\n" + ONE  # not an error
     refused = run(heard, cwd=tmp_path, **environment)
     assert float(refused.stdout) == 1.0  # by the dense path
-    assert re.search(r"write CALLED = '[0-9a-f]{16}' into (per_thread|cpu).py", refused.stderr)
+    assert re.search(r"Write CALLED = '[0-9a-f]{16}' into cpu.py", refused.stderr)
 
 
 SHORTER = """
@@ -459,7 +447,7 @@ def test_kernels_for_a_cpu_without_avx512(tmp_path: Path) -> None:
 
 THREADS = """
 import torch
-from hardgate.kernels.op import conditional_mlp
+from hardgate.functional import conditional_mlp
 torch.set_num_threads(1)
 one = torch.ones(1, 1)
 conditional_mlp(one, one, one, None, one, None, backend="sparse")
@@ -478,6 +466,6 @@ def test_more_gates_than_an_index_holds_run_dense() -> None:
     one = torch.zeros(1, 1)
     for backend in ("auto", "sparse"):
         x, w_in = one.expand(2**16, 1), one.expand(2**15, 1)
-        found = path._decide(x, many, w_in, one, None, backend)
+        found = dispatch.choose(Problem(x, many, Weights(w_in, None, one)), backend)
         assert (found.backend, found.density) == ("dense", None)
         assert "32-bit" in found.why

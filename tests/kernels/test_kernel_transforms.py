@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,8 +11,11 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.two_tensor import TwoTensor
 
 import hardgate
-from hardgate.kernels.op import Backend, conditional_mlp, last_path
-from tests.support.kernel_cases import EVERY, Case, Tensors, call, differentiate
+from hardgate.functional import conditional_mlp
+from hardgate.kernels import sparse
+from hardgate.kernels.dispatch import Backend
+from hardgate.kernels.problem import Problem
+from tests.support.kernel_cases import EVERY, Case, Tensors, call, differentiate, path
 
 
 def layer(t: Tensors, backend: Backend, **change: Tensor) -> Tensor:
@@ -74,13 +79,19 @@ def test_jacobian(backend: Backend) -> None:
             torch.testing.assert_close(jacobian[b, o], expected)
 
 
-def test_a_large_layer_takes_the_kernels_when_folded() -> None:
+def test_a_large_layer_takes_the_kernels_when_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Problem] = []
+    forward = sparse.forward
+
+    def noted(problem: Problem, keep: bool = True) -> Any:
+        calls.append(problem)
+        return forward(problem, keep)
+
+    monkeypatch.setattr(sparse, "forward", noted)
     t = Case(B=64, n_in=100, gates=400, out=10, density=0.1, dtype=torch.float32).tensors()
     weights = (t["w_in"], t["b_in"], t["w_out"], t["b_out"])
     y = torch.vmap(lambda x, gates: conditional_mlp(x, gates, *weights))(t["x"], t["gates"])
-    path = last_path()
-    assert path is not None
-    assert path.backend == "sparse"
+    assert len(calls) == 1
     torch.testing.assert_close(y, call(t, "dense"), rtol=1e-4, atol=1e-4)
 
 
@@ -120,9 +131,9 @@ def test_tensors_without_memory_of_their_own_run_dense(backend: Backend, learnin
         if learning:
             wrapped["gates"].requires_grad_()
         y = call(wrapped, backend)
-    path = last_path()
-    assert path is not None
-    assert path.why == "a tensor of another class than torch's own"
+        taken = path(wrapped, backend)
+    assert taken is not None
+    assert taken.why == "a tensor of another class than torch's own"
     assert isinstance(y, TwoTensor)
     torch.testing.assert_close(y.a, call(t, "dense"))
     if learning:
@@ -132,7 +143,7 @@ def test_tensors_without_memory_of_their_own_run_dense(backend: Backend, learnin
 
 
 def test_a_gater_of_such_tensors_runs_dense(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hardgate.kernels.gate_linear.SMALL", 0)
+    monkeypatch.setattr("hardgate.kernels.op.SMALL", 0)
     model, x = evaluated("sparse"), torch.randn(9, 6)
     model(x).sum().backward()
     expected = model.gater.output.weight.grad

@@ -11,9 +11,10 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor, nn
 
+from hardgate.functional import conditional_mlp
 from hardgate.kernels import sparse
 from hardgate.kernels.compiler import run
-from hardgate.kernels.op import Backend, conditional_mlp
+from hardgate.kernels.dispatch import Backend
 from tests.support.kernel_cases import (
     CASES,
     EVERY,

@@ -12,9 +12,11 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from hardgate.functional import conditional_linear, conditional_mlp
 from hardgate.kernels import reference
-from hardgate.kernels.op import Backend, conditional_linear, conditional_mlp
-from hardgate.kernels.problem import Gradients, Problem, Wanted
+from hardgate.kernels.dispatch import Backend, ExecutionPath
+from hardgate.kernels.op import conditional
+from hardgate.kernels.problem import Gradients, Problem, Wanted, Weights
 
 BACKENDS: tuple[Backend, ...] = ("dense", "sparse")
 TOLERANCE = {torch.float32: 3e-5, torch.float64: 1e-10}
@@ -69,6 +71,13 @@ class Case:
         }
 
 
+def path(t: Tensors, backend: Backend = "auto") -> ExecutionPath | None:
+    """The path that a call with these tensors takes."""
+    x, gates, w_in, b_in, w_out, b_out = (t[name] for name in NAMES)
+    weights = Weights(w_in, b_in, None if w_out is None else w_out.t(), b_out)
+    return conditional(x, gates, weights, probe=t.get("probe"), backend=backend)[1]
+
+
 def call(t: Tensors, backend: Backend = "auto", relu: bool = False) -> Tensor:
     x, gates, w_in, b_in, w_out, b_out = (t[name] for name in NAMES)
     options: dict[str, Any] = {"backend": backend, "relu": relu, "probe": t.get("probe")}
@@ -93,8 +102,9 @@ def defined(t: Tensors, relu: bool = False) -> dict[str, Tensor]:
     """The same from `reference`, in double precision."""
     d: Tensors = {k: None if v is None else v.double() for k, v in t.items()}
     w_out, dy = d["w_out"], d["dy"]
-    unit_major = {"w_out": None if w_out is None else w_out.t()}
-    problem = Problem(**{k: {**d, **unit_major}[k] for k in (*NAMES, "probe")}, relu=relu)
+    x, gates, w_in, b_in, _, b_out = (d[k] for k in NAMES)
+    weights = Weights(w_in, b_in, None if w_out is None else w_out.t(), b_out)
+    problem = Problem(x, gates, weights, d["probe"], relu)
     found: Gradients = reference.backward(problem, dy, Wanted())
     result = {k: getattr(found, k) for k in NAMES if t[k] is not None}
     if w_out is not None:

@@ -198,15 +198,6 @@ def differentiate(dS, ld, K, dy, w_out, w_in, low, high, begin, example, outgoin
 
 
 @_serial
-def mask(value, h, low, high, begin, example):
-    """value = 0 where h is not positive."""
-    for c in range(high - low):
-        for q in range(begin[c], begin[c + 1]):
-            if h[example[q], low + c] <= 0:
-                value[q] = 0
-
-
-@_serial
 def _limit(row, most):
     """Scale the row down to the norm `most` if it is longer."""
     square = row.dtype.type(0)

@@ -1,4 +1,4 @@
-"""How the kernels lay out what they keep: written once, for Python, which makes room, and Numba."""
+"""How the kernels lay out what they keep: for Python, which allocates it, and for Numba."""
 
 from __future__ import annotations
 

@@ -444,3 +444,20 @@ def pack8(context, address, positions, first, out, zero):
         return b.ctpop(case)
 
     return types.int64(*[types.int64] * 4, zero), generate
+
+
+@intrinsic
+def call(context, address, arguments):
+    """Call the function at the address with these numbers, in C's convention; it returns nothing.
+
+    Called so, it is not compiled into its callers.
+    """
+
+    def generate(context, b, signature, values):
+        at, packed = values
+        numbers = cgutils.unpack_tuple(b, packed)
+        kind = ir.FunctionType(ir.VoidType(), [number.type for number in numbers])
+        b.call(b.inttoptr(at, kind.as_pointer()), numbers)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, arguments), generate

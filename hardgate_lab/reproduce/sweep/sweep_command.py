@@ -116,8 +116,8 @@ def _work(sweep: Sweep, number: int) -> None:
     os.environ["NUMBA_NUM_THREADS"] = "1"
     import torch
 
-    from hardgate import reuse_memory
     from hardgate_lab.reproduce.sweep.study import work
+    from hardgate_lab.rig.memory import reuse_memory
 
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)

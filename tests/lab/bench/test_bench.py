@@ -16,7 +16,6 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
-import hardgate
 from hardgate import UNITS
 from hardgate.kernels import sparse
 from hardgate.kernels.problem import Wanted
@@ -25,6 +24,7 @@ from hardgate_lab.bench.bench_figures import break_even, figures
 from hardgate_lab.bench.bench_layer import Timing
 from hardgate_lab.bench.bench_tables import markdown, tables
 from hardgate_lab.cli import app
+from hardgate_lab.rig import memory
 from hardgate_lab.rig.timing import STREAK, Call, Rounds, rounds
 
 
@@ -55,7 +55,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_prints_its_tables_and_writes_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hardgate, "reuse_memory", bool)  # this process goes on
+    monkeypatch.setattr(memory, "reuse_memory", bool)  # this process goes on
     monkeypatch.setattr(bench_steps, "compilation", lambda: "no C++ compiler")
     page, rows = tmp_path / "page.md", tmp_path / "b.json"
     page.write_text("<!-- bench: -->\n<!-- /bench -->\n")
@@ -95,7 +95,7 @@ def test_memory_is_kept_only_after_the_widths(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(module, name, group(name))
     monkeypatch.setattr(bench_run, "steps", group("steps"))
     monkeypatch.setattr(bench_run, "breakdown", group("breakdown"))
-    monkeypatch.setattr(hardgate, "reuse_memory", group("reuse"))
+    monkeypatch.setattr(memory, "reuse_memory", group("reuse"))
     bench_run.measure([], 0.05, Console(file=StringIO()))
     assert order == ["widths", "reuse", "layers", "densities", "steps", "breakdown"]
 
@@ -103,7 +103,7 @@ def test_memory_is_kept_only_after_the_widths(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.skipif(sys.platform != "linux", reason="VmHWM is Linux's")
 def test_peak_memory_is_that_of_the_run() -> None:
     code = (  # in a process whose allocator nobody has changed
-        "import torch; from hardgate import reuse_memory\n"
+        "import torch; from hardgate_lab.rig.memory import reuse_memory\n"
         "from hardgate_lab.bench.bench_memory import *\n"
         "x = torch.ones(1 << 22)\n"  # 16 MB
         "print(peak(lambda: x + 1), peak(lambda: (x + 1) + (x + 2)), peak(lambda: x.add_(1)))"
@@ -215,8 +215,9 @@ def test_the_parts_are_those_of_the_step() -> None:
     torch.testing.assert_close(again, parts.dh)  # from the index and the values left behind
     gates = parts.gates.clone().requires_grad_()
     p = parts.problem
-    assert p.b_in is not None and p.w_out is not None and p.b_out is not None  # noqa: PT018
-    logits = ((x @ p.w_in.T + p.b_in) * gates) @ p.w_out + p.b_out
+    w_in, b_in, w_out, b_out = p.weights
+    assert b_in is not None and w_out is not None and b_out is not None  # noqa: PT018
+    logits = ((x @ w_in.T + b_in) * gates) @ w_out + b_out
     (dh,) = torch.autograd.grad(torch.nn.functional.cross_entropy(logits, y), gates)
     torch.testing.assert_close(parts.dh, dh * (gates != 0), atol=1e-6, rtol=1e-3)
 

@@ -10,7 +10,7 @@ import torch
 from hardgate_lab.reproduce.evaluate import evaluate, gate_use
 from hardgate_lab.reproduce.network import Gated, build, limit_norms_
 from hardgate_lab.reproduce.settings import Settings, settings_of
-from hardgate_lab.reproduce.training_state import Run
+from hardgate_lab.reproduce.training_state import TrainingState
 from tests.support.tiny_runs import SMALL, dataset
 
 
@@ -34,7 +34,7 @@ def test_rates_fall_within_an_epoch_and_the_gater_has_its_own(momentum: float) -
         "decay_start": 2,
         "decay": 0.0,
     }
-    run = Run(settings(momentum=momentum, **given), dataset().train)
+    run = TrainingState(settings(momentum=momentum, **given), dataset().train)
     run.curves["seconds"] = [1.0, 1.0]  # two epochs are done: it falls to zero over the last two
     for part, factor in ((0.0, 1.0), (0.5, 0.75)):
         run.schedule(part)
@@ -44,7 +44,7 @@ def test_rates_fall_within_an_epoch_and_the_gater_has_its_own(momentum: float) -
 
 def test_momentum_rises_from_epoch_to_epoch() -> None:
     changes = {"momentum": 0.9, "momentum_start": 0.5, "momentum_epochs": 2}
-    run = Run(settings("dense", **changes), dataset().train)
+    run = TrainingState(settings("dense", **changes), dataset().train)
     for epoch, expected in enumerate((0.5, 0.7, 0.9, 0.9)):
         run.curves["seconds"] = [1.0] * epoch
         run.schedule(0.3)
@@ -54,11 +54,13 @@ def test_momentum_rises_from_epoch_to_epoch() -> None:
 def test_each_layer_has_its_own_limit_and_start() -> None:
     limits: dict[str, Any] = {"max_norm": 1.1, "bottleneck_max_norm": 1.2, "gate_max_norm": 1.3}
     model = gated(**limits, out_max_norm=1.4)
-    layers = (model.layer.experts, model.layer.gater.hidden, model.layer.gater.output, model.out)
-    for layer in layers:
-        layer.weight.data.fill_(1.0)
+    hidden, output = model.layer.gater.hidden, model.layer.gater.output
+    out = model.get_parameter("layer.out.weight").T  # kept as [hidden, out]
+    weights = (model.layer.experts.weight, hidden.weight, output.weight, out)
+    for weight in weights:  # [units, their inputs]
+        weight.data.fill_(1.0)
     limit_norms_(model, settings(**limits, out_max_norm=1.4))
-    norms = [layer.weight.norm(dim=1).max().item() for layer in layers]
+    norms = [weight.norm(dim=1).max().item() for weight in weights]
     assert norms == pytest.approx([1.1, 1.2, 1.3, 1.4], rel=1e-5)
     free = dict.fromkeys((*limits, "out_max_norm"), 0.0)
     plain = gated(**free, expert_init=1.0, bottleneck_init=1.0, gater_init=1.0, out_init=1.0)

@@ -13,8 +13,8 @@ def reuse_memory(most: int = 1 << 30) -> bool:
 
     glibc returns large blocks to the system when they are freed, and every new gradient of some
     megabytes is paid for in page faults again, up to half of a training step. This asks it to
-    keep them: the process holds on to its peak. Never called by `import hardgate`;
-    the command line and the benchmarks call it, for every rival alike.
+    keep them: the process holds on to its peak. The training commands and the benchmarks call it,
+    the benchmarks for every rival alike.
 
     Args:
         most: blocks larger than this still go back.
