@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: docs reproduce compare test test-all test-torch check bench readme clean
+.PHONY: docs reproduce compare test test-all test-torch mutants check bench readme clean
 
 reproduce: $(INSTALLED)  ## the main job: the paper's experiment on MNIST, quickly
 	$(BIN)/hardgate reproduce --out out/reproduce --json out/reproduce.json
@@ -26,6 +26,9 @@ test-torch:  ## the same suite with another torch: make test-torch VERSION=2.15.
 	$(OTHER)/bin/pip install --quiet --disable-pip-version-check --constraint $(OTHER)/constraints.txt --editable '.[dev]'
 	$(OTHER)/bin/pytest -m "not slow"
 
+mutants: $(INSTALLED)  ## plausible mistakes, put in one at a time: do the tests see them? an hour or more
+	$(BIN)/python -m tools.mutants
+
 check: $(INSTALLED)  ## lint, format, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -41,7 +44,9 @@ docs: $(INSTALLED)  ## the documentation site, in out/site
 
 readme: $(INSTALLED)  ## write the generated tables and figures of README and docs again
 	$(BIN)/python tools/write_tables.py
+	$(BIN)/python tools/headlines.py
 	$(BIN)/python tools/draw_figures.py
+	$(BIN)/python tools/draw_figure1.py
 	$(BIN)/python -m hardgate_lab.reproduce.recorded results/reproduce
 
 $(INSTALLED): pyproject.toml constraints.txt

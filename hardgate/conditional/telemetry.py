@@ -16,7 +16,7 @@ class Telemetry:
     - `density`: the fraction of (example, gate) pairs that are on; NaN for an empty batch.
     - `active`: for how many examples each gate was on, `[gates]`.
     - `examples`: the size of the batch, all leading axes together.
-    - `needed`: the multiplications of the gater and of what is on: its experts, their output.
+    - `needed`: the multiplications of the gater and of the experts that are on, output included.
     - `dense`: those of the same layer without skipping, the gater included.
     - `multiplications`: those done: `needed` where the path skips, `dense` where not.
     - `path`: which backend ran, and why.

@@ -24,7 +24,7 @@ Context: TypeAlias = Tensor | None
 
 
 class Estimate(NamedTuple):
-    """What one call finds out.
+    """What an estimator returns.
 
     - `value`: `[...]`, an unbiased value of E f(b), with the graph of whatever f depends on;
     - `gradient`: `[..., D]`, the estimate g of ∂E f(b)/∂a: a number, without a graph.
@@ -37,7 +37,7 @@ class Estimate(NamedTuple):
 class Estimator(LazyState, ABC):
     """An estimator of ∂E f(b)/∂a, b_i ~ Bernoulli(σ(a_i)), that evaluates f as often as it likes.
 
-    Facts, right for the instance at hand:
+    Facts, as attributes of the instance:
 
     - `unbiased`: the mean of g is the gradient.
     - `n_evals`: evaluations of f per gradient; a formula in D where it depends on the units.

@@ -13,8 +13,9 @@ from hardgate.exact import exact_expectation
 class Exact(Estimator):
     """g = ∂/∂a Σ_b q(b) f(b) = Σ_b q(b) f(b)(b - p): the gradient itself, D ≤ 20.
 
-    The value is E f(b) itself too. Beyond some four million numbers in all b, f is evaluated in
-    parts, which are computed again to be differentiated: memory stays bounded.
+    The value is E f(b) itself, too. Where all b together hold more than about four million
+    numbers, f is evaluated in parts, which are computed again in the backward pass, so memory
+    stays bounded.
 
     Example:
         >>> import hardgate

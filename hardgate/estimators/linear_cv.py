@@ -20,9 +20,10 @@ class LinearCV(Repelled):
 
     An idea of this library. w_i is f's mean slope in unit i, found from past estimates: no
     gradient of f is needed. α = -E[g·v] / E[v·v], v being what α multiplies, gives the least
-    variance. Corollary 1's baseline of least variance is E f + (1-2p_i) w_i: that removes from g_i
-    what unit i itself adds to f's variance; this removes what all units add. It pays where the
-    slopes are alike in all examples; where they are not, α goes to zero and it is `ARMS`.
+    variance. Corollary 1's baseline of least variance is E f + (1-2p_i) w_i. That baseline removes
+    from g_i what unit i itself adds to f's variance; `LinearCV` removes what all units add. It
+    helps where the slopes are similar in all examples. Where they are not, α goes to zero, and it
+    is `ARMS`.
 
     Args:
         samples: K ≥ 2.

@@ -25,9 +25,9 @@ from hardgate.units._unit import single
 class MuProp(Estimator):
     """g = (f(b) - f(p) - f′(p)·(b - p) - L̄)(b - p) + f′(p) p(1-p).
 
-    The mean of the expansion's part is known, and put back. A loss that is linear has no
-    variance. f is evaluated at p, the mean-field pass, and differentiated there only. Where f is
-    curved and units are many, E f is far from f(p): give it a baseline L̄ of what is left.
+    The mean of the expansion is known and is added back. For a linear loss the variance is zero.
+    f is evaluated at b and at p (the mean-field pass), and differentiated at p only. Where f is
+    curved and there are many units, E f is far from f(p): then use a baseline L̄ for the rest.
 
     Args:
         baseline: `"optimal"`, `"mean"` or None, as in `REINFORCE`.

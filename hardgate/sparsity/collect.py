@@ -81,9 +81,9 @@ class Steered(nn.Module):
 def sparsity_loss(model: nn.Module) -> Tensor:
     """The sum of the penalties of every controller that a `Gater` in `model` owns.
 
-    Each is that of its gater's last forward pass in training mode with gradients enabled, and
-    counts once: it is forgotten here. In evaluation mode there is none, and the sum is zero. A
-    controller in training mode that no gater owns is refused: nobody calls it here.
+    Each penalty is that of the gater's last forward pass in training mode with gradients enabled.
+    It counts once: a second call without a forward pass returns zero, and so does evaluation mode.
+    A controller in training mode that no gater owns is refused, because nothing calls it.
 
     Args:
         model: any module that contains gaters (or is one).

@@ -20,8 +20,8 @@ class GateStatistics:
     - `firing_rate`: the same for each unit, `[D]`.
     - `dead`, `always_on`: how many units were never on, and never off.
     - `decisiveness`: Var(p) / p̄(1-p̄) with p = P(h ≠ 0 | a), over examples: the share of a
-      gate's on/off variance that the input decides. 0: every gate sits at its own mean and a
-      coin decides; 1: the input decides alone. The KL penalty tends to the former (App. A.2).
+      gate's on/off variance that the input explains. 0: the gates do not depend on the input;
+      1: the input alone decides. The KL penalty tends to make gates indecisive (App. A.2).
     """
 
     density: float

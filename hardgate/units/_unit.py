@@ -24,11 +24,12 @@ _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 class Unit(LazyState, ABC):
     """A stochastic neuron h = f(a, z)  (Eq. 1); units are the last axis of `a`.
 
-    In training mode it samples. In evaluation mode it is deterministic: its counterpart, gated
-    by `threshold` on `a` (App. A.3); `eval_mode="mean"` gives E[h | a] ungated and
-    `eval_mode="sample"` goes on sampling. Gradients are available in every mode.
+    In training mode it samples. In evaluation mode it is deterministic: zero where `a` is at or
+    below `threshold` (App. A.3), and the unit's deterministic counterpart above it.
+    `eval_mode="mean"` gives E[h | a] instead, and `eval_mode="sample"` goes on sampling. Gradients
+    are available in every mode.
 
-    Facts, right for the instance at hand:
+    Facts, as attributes of the instance:
 
     - `unbiased`: the gradient at `a` is that of E[L], in expectation.
     - `needs_loss`: learns from `hardgate.score_loss`, not from back-propagation.

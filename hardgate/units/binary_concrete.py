@@ -20,9 +20,9 @@ from hardgate.units._unit import EvalMode, Law, NoiseTensors, Unit, single
 class BinaryConcrete(Unit):
     """h = σ((a + z)/λ), z logistic: a Bernoulli(σ(a)) variable, relaxed; never 0 or 1.
 
-    `unbiased` speaks of the unit's own objective, as everywhere: plain back-propagation is exact
-    for E L(h) of this *relaxed* h. As a gradient of E L(b) of the binary b = 1[h > ½], which it
-    is often used for, it is biased, and the less the smaller λ, while its variance grows as 1/λ.
+    Back-propagation is exact for E L(h) of this *relaxed* h, so the unit is `unbiased` for its own
+    objective. It is often used as a gradient of E L(b) for the binary b = 1[h > ½]; as such it is
+    biased. A smaller λ reduces this bias, but the variance grows as 1/λ.
     For binary values take `STGumbel` or `GRMCK`.
 
     In evaluation mode h = E[h | a] where a > threshold. The threshold starts at -∞: no gate is

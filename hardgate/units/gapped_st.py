@@ -15,8 +15,8 @@ from hardgate.units._unit import EvalMode, NoiseTensors, single
 class GappedST(BernoulliUnit):
     """h = 1 with probability σ(a); the slope s(1-s)/τ, s = σ(max(y, gap)/τ), y = (2h - 1)a.
 
-    As `GRMCK`, the slope depends on h but on no further noise; instead of being averaged, the
-    logit of what was drawn is set to at least `gap`. Biased, of little variance, and cheap.
+    Like that of `GRMCK`, the slope depends on h and on no other noise. Instead of averaging, it
+    takes the logit of the outcome to be at least `gap`. Biased and cheap, with little variance.
 
     Args:
         gap: the least logit of the outcome, at least 0.

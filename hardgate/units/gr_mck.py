@@ -17,10 +17,10 @@ from hardgate.units._unit import EvalMode, NoiseTensors
 class GRMCK(BernoulliUnit):
     """h = 1 with probability σ(a); the slope of `STGumbel`, averaged over its noise given h.
 
-    Rao-Blackwell: the mean gradient of `STGumbel`, with less variance the larger K. For a binary
-    unit the average over infinitely many draws is a one-dimensional integral, which is the
-    default: quadrature with nodes laid where the integrand is, right at small λ and extreme p too
-    (see `hardgate.functional.concrete.mean_slope`).
+    Rao-Blackwellised: it has the mean gradient of `STGumbel` with less variance, which falls with
+    K. For a binary unit, the average over infinitely many draws is a one-dimensional integral.
+    This is the default. It is computed by quadrature with nodes where the integrand is large, so
+    it is accurate at small λ and extreme p, too (see `hardgate.functional.concrete.mean_slope`).
 
     Args:
         temperature: λ. Small: less bias, more variance.

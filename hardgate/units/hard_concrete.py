@@ -20,10 +20,10 @@ from hardgate.units._unit import EvalMode, Law, NoiseTensors, Unit, single
 class HardConcrete(Unit):
     """h = clip(s(ζ - γ) + γ, 0, 1), s = σ((a + z)/λ): relaxed, with exact zeros and exact ones.
 
-    P(h ≠ 0) = σ(a - λ log(-γ/ζ)) in closed form: `KLTarget` holds it, and its sum is the L0 penalty
-    of the authors. Clipping stops the gradient of a unit that is off (or fully on), so
+    P(h ≠ 0) = σ(a - λ log(-γ/ζ)) has a closed form: `KLTarget` can control it, and its sum is the
+    L0 penalty of the authors. Clipping stops the gradient of a unit that is off or fully on. So
     back-propagation is exact for E L(h), the unit's own objective, and what an off unit gates
-    is never needed.
+    need not be evaluated.
 
     In evaluation mode h = E[h | a] where a > threshold, which starts at P(h ≠ 0) = ½.
 

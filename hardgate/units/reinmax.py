@@ -23,9 +23,9 @@ class ReinMax(BernoulliUnit):
     `control_variate=True` adds c·(p(1-p) - ½|h - p|), whose mean is zero: the same mean gradient,
     with less variance. c is each unit's best multiple, learnt from past backward passes by two
     moving averages as in the paper's Corollary 1 (the mean of ∂L/∂h, where that does not depend
-    on h). A hook on h reads and moves it, in eager mode. Under `torch.compile` and `torch.func`,
-    where not every hook runs, c is neither used nor moved: the gradient is plain ReinMax's, of
-    the same mean.
+    on h). In eager mode, a hook on h uses c and updates it. Under `torch.compile` and
+    `torch.func`, where not every hook runs, c is neither used nor updated: the gradient is that
+    of plain ReinMax, which has the same mean.
 
     Args:
         control_variate: as above. c is part of `state_dict()` and has the scale of the loss that is

@@ -20,8 +20,8 @@ from hardgate.units._unit import EvalMode, Law, NoiseTensors, Unit, single
 class SlopeAnnealed(Unit):
     """h = 1 with probability σ(a), back-propagated as the hard sigmoid clip((αa + 1)/2, 0, 1).
 
-    The slope α starts at 1 and is raised in the course of training, by you: `unit.steepen_()` once
-    per epoch is the authors' schedule, α = min(5, 1 + 0.04·epoch). The hard sigmoid then comes
+    The slope α starts at 1. Raise it during training: `unit.steepen_()` once per epoch is the
+    authors' schedule, α = min(5, 1 + 0.04·epoch). The hard sigmoid then comes
     closer to the step 1[a > 0], and fewer units have a gradient: only those with |a| < 1/α.
     α is part of `state_dict()`.
 
