@@ -14,8 +14,8 @@ from hardgate.conditional import (
     Telemetry,
     start_gates_,
 )
+from hardgate.enumeration import exact_expectation, exact_gradient
 from hardgate.estimators import ESTIMATORS, expectation
-from hardgate.exact import exact_expectation, exact_gradient
 from hardgate.kernels.dispatch import ExecutionPath
 from hardgate.learning import baselines
 from hardgate.learning.score_loss import clear_scores, score_loss

@@ -17,7 +17,7 @@ from tests.support.paths import ROOT
 ORDER = (
     ("_base",),
     ("kernels",),
-    ("noise", "exact", "functional"),
+    ("noise", "enumeration", "functional"),
     ("learning",),
     ("units",),
     ("sparsity", "estimators"),

@@ -104,9 +104,9 @@ class FusedSGD(torch.optim.SGD):
             hook(self, (), {})
         for group in self.param_groups:
             _plain(group)
-            others = [p for p in group["params"] if p.grad is not None]
-            if others:
-                torch._foreach_add_(others, [p.grad for p in others], alpha=-group["lr"])
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.sub_(parameter.grad, alpha=group["lr"])
         if self.max_norm is not None:
             for module in self._model.modules():
                 stepped = isinstance(module, nn.Linear) and module.weight.grad is not None

@@ -4,6 +4,7 @@ For an estimator of your own: `Estimator` (or `ManySamples`), `Estimate`, `losse
 is differentiated, `value_and_gradient`.
 """
 
+from hardgate.enumeration import losses_of
 from hardgate.estimators._estimator import Estimate, Estimator, ManySamples, value_and_gradient
 from hardgate.estimators.arm import ARM
 from hardgate.estimators.arms import ARMS
@@ -27,7 +28,6 @@ from hardgate.estimators.rodeo import RODEO
 from hardgate.estimators.spsa import SPSA
 from hardgate.estimators.stochastic_ad import StochasticAD
 from hardgate.estimators.ugc import UGC
-from hardgate.exact import losses_of
 
 # By name; each can be constructed without arguments.
 ESTIMATORS: dict[str, type[Estimator]] = {

@@ -13,9 +13,9 @@ from hardgate._base.arguments import at_least, flag
 from hardgate._base.distributed import active, count
 from hardgate._base.lazy_state import LazyState
 from hardgate._base.precision import widen
+from hardgate.enumeration import losses_of
 from hardgate.estimators._attach_gradient import attach_gradient
 from hardgate.estimators._refusals import NOT_DIFFERENTIABLE, may_learn, needs_autograd
-from hardgate.exact import losses_of
 from hardgate.noise import uniform
 
 Loss: TypeAlias = Callable[[Tensor], Tensor]

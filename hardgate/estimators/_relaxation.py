@@ -11,9 +11,9 @@ from torch.nn.functional import softplus
 
 from hardgate._base.arguments import flag, positive
 from hardgate._base.lazy_state import LazyState
+from hardgate.enumeration import losses_of
 from hardgate.estimators._adam import Adam
 from hardgate.estimators._estimator import Loss, Noise, gradient_of
-from hardgate.exact import losses_of
 from hardgate.noise import uniform
 
 _LEAST = 2.0**-25  # uniform() gives 0 once in 2²⁴ draws

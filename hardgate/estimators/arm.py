@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from hardgate.enumeration import losses_of
 from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise
 from hardgate.estimators._odds import Odds
 from hardgate.estimators.disarm import antithetic
-from hardgate.exact import losses_of
 from hardgate.units._unit import single
 
 

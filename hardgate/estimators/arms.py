@@ -7,11 +7,11 @@ from abc import ABC
 import torch
 from torch import Tensor
 
+from hardgate.enumeration import losses_of
 from hardgate.estimators._estimator import Context, Estimate, Loss, ManySamples, Noise
 from hardgate.estimators._leave_one_out import rloo
 from hardgate.estimators._odds import Odds
 from hardgate.estimators.disarm import antithetic
-from hardgate.exact import losses_of
 from hardgate.noise import uniform
 from hardgate.units._unit import single
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hardgate.enumeration import losses_of
 from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise
 from hardgate.estimators._flips import draw_unit, flip
-from hardgate.exact import losses_of
 from hardgate.functional.surrogates import bernoulli
 from hardgate.noise import uniform
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hardgate.enumeration import losses_of
 from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise
 from hardgate.estimators._odds import Odds
-from hardgate.exact import losses_of
 from hardgate.units._unit import single
 
 

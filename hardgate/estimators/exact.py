@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hardgate.enumeration import exact_expectation
 from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise
 from hardgate.estimators._refusals import needs_autograd
-from hardgate.exact import exact_expectation
 
 
 class Exact(Estimator):

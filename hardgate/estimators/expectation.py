@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hardgate.enumeration import losses_of
 from hardgate.estimators._estimator import Estimator, Loss
-from hardgate.exact import losses_of
 from hardgate.units._unit import Unit
 
 

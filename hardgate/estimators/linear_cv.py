@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from hardgate._base.averages import DecayingRatio
+from hardgate.enumeration import losses_of
 from hardgate.estimators._estimator import Context, Estimate, Loss, Noise
 from hardgate.estimators._leave_one_out import rloo
 from hardgate.estimators._odds import Odds
 from hardgate.estimators.arms import Repelled, debias, dirichlet_copula
-from hardgate.exact import losses_of
 from hardgate.learning.coefficients import Coefficient
 from hardgate.units._unit import single
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hardgate._base.arguments import one_of
+from hardgate.enumeration import losses_of
 from hardgate.estimators._estimator import (
     Context,
     Estimate,
@@ -16,7 +17,6 @@ from hardgate.estimators._estimator import (
     Noise,
     value_and_gradient,
 )
-from hardgate.exact import losses_of
 from hardgate.functional.surrogates import bernoulli
 from hardgate.learning.baselines import BASELINES
 from hardgate.units._unit import single

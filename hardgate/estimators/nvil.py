@@ -8,9 +8,9 @@ from torch import Tensor
 from hardgate._base.arguments import flag
 from hardgate._base.averages import DecayingRatio
 from hardgate._base.distributed import count
+from hardgate.enumeration import losses_of
 from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise
 from hardgate.estimators._network import Network
-from hardgate.exact import losses_of
 from hardgate.functional.surrogates import bernoulli
 from hardgate.units._unit import single
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hardgate.enumeration import losses_of
 from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise
 from hardgate.estimators._relaxation import Temperature, relax, relaxed_loss, two_uniforms
-from hardgate.exact import losses_of
 from hardgate.learning.coefficients import Coefficient
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from hardgate._base.arguments import one_of
+from hardgate.enumeration import losses_of
 from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise
-from hardgate.exact import losses_of
 from hardgate.functional.surrogates import bernoulli
 from hardgate.learning.baselines import BASELINES
 from hardgate.units._unit import single

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hardgate.enumeration import losses_of
 from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise
 from hardgate.estimators._network import Network
 from hardgate.estimators._relaxation import (
@@ -14,7 +15,6 @@ from hardgate.estimators._relaxation import (
     relaxed_loss,
     two_uniforms,
 )
-from hardgate.exact import losses_of
 from hardgate.learning.coefficients import Coefficient
 
 

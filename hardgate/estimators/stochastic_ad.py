@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from hardgate._base.arguments import one_of
+from hardgate.enumeration import losses_of
 from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise
 from hardgate.estimators._flips import draw_unit, flip
 from hardgate.estimators.local_expectation import flip_differences
-from hardgate.exact import losses_of
 from hardgate.functional.surrogates import bernoulli
 from hardgate.noise import uniform
 

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from hardgate._base.arguments import flag
+from hardgate.enumeration import losses_of
 from hardgate.estimators._estimator import Context, Estimate, Estimator, Loss, Noise
 from hardgate.estimators._flips import draw_unit, flip
 from hardgate.estimators._odds import Odds
 from hardgate.estimators.bitflip import flip_gradient
 from hardgate.estimators.disarm import antithetic, pair_gradient
-from hardgate.exact import losses_of
 from hardgate.noise import uniform
 
 

@@ -25,6 +25,7 @@ from hardgate import (
     start_gates_,
 )
 from hardgate.conditional._layer import Activation
+from hardgate.kernels.transposed_linear import TransposedLinear
 from hardgate.noise import Beta, Gaussian
 from hardgate_lab.reproduce.settings import Settings, SettingsError
 
@@ -199,7 +200,8 @@ def limit_norms_(model: Network, settings: Settings) -> None:
         limits[model.layer.gater.hidden] = settings.bottleneck_max_norm
         limits[model.layer.gater.output] = settings.gate_max_norm
     for layer in model.modules():
-        if isinstance(layer, nn.Linear) and (limit := limits.get(layer, settings.max_norm)):
+        linear = isinstance(layer, (nn.Linear, TransposedLinear))
+        if linear and (limit := limits.get(layer, settings.max_norm)):
             max_norm_(layer, limit)
 
 

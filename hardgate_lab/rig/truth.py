@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hardgate.exact import exact_gradient
+from hardgate.enumeration import exact_gradient
 from hardgate.units import Unit
 from hardgate_lab.rig.law import exact_unit_gradient
 from hardgate_lab.rig.problems import GradientProblem

@@ -62,7 +62,7 @@ def test_exact_in_parts_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
         return a.grad, w.grad
 
     whole = gradients()
-    monkeypatch.setattr("hardgate.exact._CHUNK_NUMBERS", 60)  # 5 of the 16 states at a time
+    monkeypatch.setattr("hardgate.enumeration._CHUNK_NUMBERS", 60)  # 5 of the 16 states at a time
     torch.testing.assert_close(gradients(), whole)
 
 

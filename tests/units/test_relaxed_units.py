@@ -318,7 +318,7 @@ def test_transforms(name: str, transform: str) -> None:
 @pytest.mark.parametrize("make", [STGumbel, GRMCK, BinaryConcrete, HardConcrete, GappedST])
 @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
 def test_temperatures_are_checked(make: type[STGumbel], value: float) -> None:
-    with pytest.raises(ValueError, match=rf"temperature expected a positive.*0\.5, got {value}"):
+    with pytest.raises(ValueError, match=rf"temperature expected a positive number, got {value}"):
         make(temperature=value)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from pathlib import Path
 
@@ -16,15 +17,16 @@ from torch import Tensor
 from typer.testing import CliRunner, Result
 
 from hardgate import ESTIMATORS, UNITS
+from hardgate.enumeration import losses_of
 from hardgate.estimators import Estimate, Estimator
 from hardgate.estimators._estimator import Context, Loss, Noise
-from hardgate.exact import losses_of
 from hardgate_lab.cli import app
 from hardgate_lab.compare import compare_command, comparison_tables
 from hardgate_lab.compare import comparison as comparing
 from hardgate_lab.compare.comparison import Comparison, compare, has_gradient
 from hardgate_lab.compare.comparison_figures import figures, front, thin
 from hardgate_lab.compare.long_average import long_run
+from hardgate_lab.rig import progress
 from hardgate_lab.rig.candidates import (
     Candidate,
     UnknownEstimatorError,
@@ -157,7 +159,7 @@ def test_a_name_is_a_class_or_a_call() -> None:
     ("text", "words"),
     [
         ("Nope", "expected one of .*DisARM.*got 'Nope'"),
-        ("RLOO(1)", "a whole number of at least 2 samples"),
+        ("RLOO(1)", "samples expected a whole number of at least 2, got 1"),
         ("RLOO(samples)", "expected arguments that RLOO takes"),
         ("RLOO(bogus=3)", "bogus"),
         ("RLOO(", "expected one of"),
@@ -334,15 +336,17 @@ def test_markdown_ranks_over_all_problems(tmp_path: Path) -> None:
         comparison_tables.write("no markers", record)
 
 
-def test_a_bar_on_a_terminal_and_lines_elsewhere() -> None:
+def test_a_bar_on_a_terminal_and_lines_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_BETWEEN_LINES", 0.0)  # of a quick run, too
+
     def said(*, terminal: bool) -> str:
         console = Console(force_terminal=terminal, width=100, record=True)
         with console.capture() as capture:
             compare_command._run({"smooth": PROBLEMS["smooth"]}, named("RLOO(2)"), 1000, 0, console)
         return capture.get()
 
-    assert "measured 1/1: smooth" in said(terminal=False)
-    assert "measured 1/1" not in said(terminal=True)
+    assert re.search(r"measuring: \d+ % done, \d:\d\d left", said(terminal=False))
+    assert "% done" not in said(terminal=True)
     assert "━" in said(terminal=True)
 
 

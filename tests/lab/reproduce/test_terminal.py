@@ -162,11 +162,11 @@ def test_the_display_shows_each_row_in_80_columns(tmp_path: Path) -> None:
         watch.failed(jobs[2], "no luck")
         watch.done(jobs[3], row_record(PAPER_ROWS[3], epochs=3, best_epoch=2, test_error=1.25))
         text = printed(watch.live.table(), width=80)
-    assert cells(text, " noisy_rectifier")[-5:] == ["1/3", "0.7000", "–", "–", "1:02"]
-    assert cells(text, " straight_through")[-5:] == ["2/3", "0.5000", "2.50", "10.4", "1:02:03"]
-    assert cells(text, " stochastic_times_smooth") == ["failed"]
-    assert cells(text, " stochastic_binary") == ["done", "3/3", "0.0033", "1.40", "10.8"]
-    assert cells(text, " rectifier") == ["waiting"]
+    assert cells(text, "noisy_rectifier ")[-5:] == ["1/3", "0.7000", "–", "–", "1:02"]
+    assert cells(text, "straight_through ")[-5:] == ["2/3", "0.5000", "2.50", "10.4", "1:02:03"]
+    assert cells(text, "stochastic_times_smooth ") == ["failed"]
+    assert cells(text, "stochastic_binary ") == ["done", "3/3", "0.0033", "1.40", "10.8"]
+    assert cells(text, "rectifier ") == ["waiting"]
     assert "Time left for all rows: about " in text
     assert "…" not in text
     assert "no luck" in capture.get()

@@ -121,7 +121,7 @@ def test_only_the_first_process_speaks_and_writes(tmp_path: Path, data: Path) ->
     args = ("--row=straight_through", f"--json={rows}", "--tensorboard")
     code, output = finish(reproduce(*args, data=data, out=tmp_path / "two", batch=15))
     assert code == 0, output
-    for once in ("epoch 3/3", "done in ", "not the real files", "report.html"):
+    for once in ("epoch 3/3", "done: valid", "not the real files", "report.html"):
         assert output.count(once) == 1, output
     assert "Warning" not in output
     folder = tmp_path / "two" / "mnist-quick" / "straight_through-0"

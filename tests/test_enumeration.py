@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import hardgate
-from hardgate import exact, exact_expectation, exact_gradient
+from hardgate import enumeration, exact_expectation, exact_gradient
 from hardgate_lab.rig.law import exact_unit_gradient
 from hardgate_lab.rig.problems import PROBLEMS
 
@@ -62,7 +62,7 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         return [value.detach(), a.grad, v.grad, gradient]
 
     whole = run()
-    monkeypatch.setattr(exact, "_CHUNK_NUMBERS", 7 * 8)
+    monkeypatch.setattr(enumeration, "_CHUNK_NUMBERS", 7 * 8)
     for chunked, expected in zip(run(), whole, strict=True):
         torch.testing.assert_close(chunked, expected)
 
@@ -78,7 +78,7 @@ def test_twenty_units_in_bounded_memory() -> None:
         return b.sum(-1)
 
     torch.testing.assert_close(exact_gradient(f, a), torch.full_like(a, 0.25))
-    assert largest <= exact._CHUNK_NUMBERS
+    assert largest <= enumeration._CHUNK_NUMBERS
 
 
 def test_extreme_logits_are_finite() -> None:
