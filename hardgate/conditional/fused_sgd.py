@@ -21,7 +21,7 @@ class FusedSGD(torch.optim.SGD):
     """w ← w - lr·∂L/∂w, for conditional layers while the backward pass has their weights at hand.
 
     The gradients of experts, output and gates are never stored: only rows of units that were on are
-    touched. All other parameters, the gater's bottleneck among them, get an ordinary step in
+    touched. All other parameters get an ordinary step in
     `step()`. A learning-rate scheduler works as with any optimiser. It refuses what it cannot do:
     more than one backward pass per step (accumulation, a layer used twice, weights in two places),
     DistributedDataParallel, momentum or weight decay, parametrized or pruned weights, hooks on

@@ -15,7 +15,7 @@ from hardgate._base import torch_state
 from hardgate._base.arguments import at_least_one, fraction, one_of
 from hardgate._base.run_eagerly import run_eagerly
 from hardgate.conditional.init import sparse_, starting_bias
-from hardgate.kernels.op import gate_linear
+from hardgate.kernels.op import gate_linear, gater_network
 from hardgate.kernels.transposed_linear import TransposedLinear
 from hardgate.kernels.update import Update
 from hardgate.noise import kernel_generator
@@ -138,7 +138,10 @@ class Gater(Steered):
             raise ValueError(
                 f"expected x of shape [..., {self.hidden.in_features}], got {tuple(x.shape)}."
             )
-        return gate_linear(torch.tanh(self.hidden(x)), *weights_of(self.output), self.update)
+        hidden, (V, d) = self.hidden, weights_of(self.output)
+        if type(hidden) is nn.Linear and not torch_state.has_hooks(hidden):
+            return gater_network(x, hidden.weight, hidden.bias, V, d, self.update)
+        return gate_linear(torch.tanh(hidden(x)), V, d, self.update)
 
     def _check_density(self, a: Tensor, h: Tensor) -> None:
         """Warn, once, where evaluation closes gates that are on when sampled (A.3)."""

@@ -40,7 +40,7 @@ def noisy_rectifier(a: Tensor, z: Tensor) -> Tensor:
         >>> noisy_rectifier(torch.tensor([1.0, -1.0]), torch.tensor([0.5, 0.5])).tolist()
         [1.5, 0.0]
     """
-    return torch.relu(widen(a) + z).to(a.dtype)
+    return (widen(a) + z).relu_().to(a.dtype)
 
 
 def stochastic_times_smooth(

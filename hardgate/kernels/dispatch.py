@@ -69,19 +69,21 @@ def fits(x: Tensor, gates: Tensor, weights: Weights, probe: Tensor | None) -> bo
     if not len(shape) == len(gated) == len(experts) == 2 or not x.is_cpu:
         return False
     (B, n), (rows, width), (hidden, incoming) = shape, gated, experts
-    out = () if w_out is None else w_out.shape[1:]
+    out = None if w_out is None else w_out.shape
     return (
         (dtype is torch.float32 or dtype is torch.float64)
+        and gates.dtype is dtype
+        and gates.is_cpu
         and w_in.dtype is dtype
         and w_in.is_cpu
         and rows == B
         and n == incoming
         and width > 0 < hidden
         and hidden % width == 0
-        and _is(gates, dtype, gated)
         and (b_in is None or _is(b_in, dtype, (hidden,)))
-        and (b_out is None if w_out is None else _is(w_out, dtype, (hidden, *out)))
-        and (b_out is None or _is(b_out, dtype, out))
+        and (w_out is None or (w_out.dtype is dtype and w_out.is_cpu))
+        and (b_out is None if out is None else len(out) == 2 and out[0] == hidden)
+        and (b_out is None or out is None or _is(b_out, dtype, out[1:]))
         and (probe is None or _is(probe, dtype, gated))
     )
 

@@ -34,7 +34,6 @@ _T = TypeVar("_T", Tensor, Tensor | None)
 _Backward = Callable[..., tuple[Tensor | None, ...]]
 
 
-@without_autocast
 def conditional(
     x: Tensor,
     gates: Tensor,
@@ -56,6 +55,11 @@ def conditional(
     Returns:
         y, and which path computed it; None for the path where torch compiles or transforms.
     """
+    if torch.is_autocast_enabled("cpu"):  # under which a layer's products would have two dtypes
+        with torch.autocast("cpu", enabled=False):
+            return conditional(
+                x, gates, weights, probe=probe, relu=relu, backend=backend, update=update
+            )
     if backend not in BACKENDS:
         choices = ", ".join(map(repr, BACKENDS))
         raise ValueError(f"backend expected one of {choices}, got {backend!r}.")
@@ -194,6 +198,73 @@ class _Layer(torch.autograd.Function):
             choose(problem, "sparse")  # which warns
             g = dense.backward(problem, dy, wanted, None, step)
         return (g.x, g.gates, g.w_in, g.b_in, g.w_out, g.b_out, None, None, None, None)
+
+
+def gater_network(
+    x: Tensor, U: Tensor, c: Tensor, V: Tensor, d: Tensor, update: Update | None = None
+) -> Tensor:
+    """a = V tanh(U x + c) + d, whose backward pass skips every (example, gate) where ∂L/∂a is zero.
+
+    The same as `gate_linear(tanh(linear(x, U, c)), V, d, update)`, as one node of autograd's graph
+    in which an update changes U and c as well. At 32 examples this takes a tenth to a fifth off a
+    training step with `hardgate.FusedSGD`.
+
+    Args:
+        x: `[..., in]`.
+        U, c: the bottleneck's weights `[bottleneck, in]` and biases.
+        V, d: the gates' weights `[gates, bottleneck]` and biases.
+        update: change all four in the backward pass instead of returning their gradients.
+
+    Returns:
+        a, `[..., gates]`.
+
+    Example:
+        >>> x, U, c = torch.randn(4, 3), torch.randn(2, 3), torch.zeros(2)
+        >>> V, d = torch.randn(5, 2), torch.zeros(5)
+        >>> torch.allclose(gater_network(x, U, c, V, d), torch.tanh(x @ U.T) @ V.T)
+        True
+    """
+    kernel = x.is_cpu and x.dtype in (torch.float32, torch.float64)
+    alike = kernel and all(w.dtype is x.dtype for w in (U, c, V, d))
+    eager = torch_state.eager() and not (torch_state.tracing() or torch.is_autocast_enabled("cpu"))
+    if not (eager and alike and torch.is_grad_enabled()):
+        return gate_linear(torch.tanh(linear(x, U, c)), V, d, update)
+    rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+    a: Tensor = _GaterNetwork.apply(rows, U, c, V, d, update)  # type: ignore[no-untyped-call]
+    return a if x.dim() == 2 else a.reshape(*x.shape[:-1], a.shape[-1])
+
+
+class _GaterNetwork(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
+        x, U, c, V, d, ctx.update = arguments
+        z = torch.addmm(c, x, U.t()).tanh_()
+        ctx.save_for_backward(x, U, V, z)
+        ctx.biases = c, d  # a controller may move them before the backward pass
+        return torch.addmm(d, z, V.t())
+
+    @staticmethod
+    @_first_order
+    def backward(ctx: Any, da: Tensor) -> tuple[Tensor | None, ...]:
+        step = None if ctx.update is None else ctx.update.claim(ctx.next_functions[1:])
+        (x, U, V, z), (c, d) = ctx.saved_tensors, ctx.biases
+        wants_x, wants_U, wants_c, wants_V, wants_d = ctx.needs_input_grad[:5]
+        deeper = wants_x or wants_U or wants_c
+        dz, dV, dd = gate_gradients(z, V, d, da, (deeper, wants_V, wants_d), step)
+        if dz is None:
+            return None, None, None, dV, dd, None
+        ds = dz * (1 - z * z)
+        dx = ds @ U if wants_x else None  # before a step changes U
+        if step is None:
+            dU, dc = ds.t() @ x if wants_U else None, ds.sum(0) if wants_c else None
+            return dx, dU, dc, dV, dd, None
+        if wants_U:
+            weight = U.detach().addmm_(ds.t(), x, alpha=-step.lr)
+            if step.most > 0:
+                weight.renorm_(2, 0, step.most)
+        if wants_c:
+            c.detach().sub_(ds.sum(0), alpha=step.lr)
+        return dx, None, None, None, None, None
 
 
 def gate_linear(z: Tensor, w: Tensor, b: Tensor, update: Update | None = None) -> Tensor:

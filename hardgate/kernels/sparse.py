@@ -173,8 +173,13 @@ def target(w: Tensor | None, wanted: bool, step: Step | None) -> Tensor | None:
 
 def contiguous(weights: Weights) -> Weights:
     """The same, each in one piece of memory."""
-    w_in, *others = weights
-    return Weights(w_in.contiguous(), *[None if t is None else t.contiguous() for t in others])
+    w_in, b_in, w_out, b_out = weights
+    return Weights(
+        w_in.contiguous(),
+        None if b_in is None else b_in.contiguous(),
+        None if w_out is None else w_out.contiguous(),
+        None if b_out is None else b_out.contiguous(),
+    )
 
 
 def address(t: Tensor | None) -> int:

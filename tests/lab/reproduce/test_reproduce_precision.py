@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hardgate.conditional import _layer
+from hardgate.kernels.op import conditional
 from hardgate.kernels.problem import Weights
 from hardgate_lab.reproduce.network import Dense, Gated
 from hardgate_lab.reproduce.settings import Settings, SettingsError, change
@@ -23,13 +23,13 @@ ROWS = ("straight_through", "noisy_rectifier", "stochastic_binary", "dense")
 def passes(row: str, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> dict[str, set[Any]]:
     """The dtypes that meet in a training pass and in an evaluation."""
     seen: dict[str, set[Any]] = {"unit": set(), "kernels": set(), "y": set(), "eval": set()}
-    layer, data = _layer.conditional, dataset()
+    data = dataset()
 
     def watched(x: Tensor, gates: Tensor, weights: Weights, **options: Any) -> Any:
         seen["kernels"] |= {x.dtype, weights.w_in.dtype}
-        return layer(x, gates, weights, **options)
+        return conditional(x, gates, weights, **options)
 
-    monkeypatch.setattr(_layer, "conditional", watched)
+    monkeypatch.setattr("hardgate.conditional._layer.conditional", watched)
     torch.manual_seed(0)
     model = TrainingState(job(Path(), row, **changes).settings, data.train).model
     if isinstance(model, Gated):
