@@ -28,6 +28,7 @@ _GATE = "tests/kernels/test_gate_linear.py"
 _NET = "tests/kernels/test_kernel_gater.py"
 _LAYER = "tests/conditional/test_conditional.py"
 _SPARSE = "tests/sparsity/test_sparsity.py"
+_THRESHOLDS = "tests/sparsity/test_thresholds.py"
 _PARALLEL = "tests/conditional/test_parallel.py"
 _RUN = "tests/lab/reproduce/test_reproduce.py"
 _STATE = "tests/lab/reproduce/test_training_state.py"
@@ -151,14 +152,14 @@ _ISSUE = [
         "hardgate/sparsity/statistics.py",
         "p = examples(unit.active_probability(widen(a)))",
         "p = on",
-        f"{_SPARSE} -k decisiveness",
+        f"{_THRESHOLDS} -k decisiveness",
     ),
     Mutant(
         "decisiveness from E[h]",
         "hardgate/sparsity/statistics.py",
         "unit.active_probability(widen(a))",
         "unit.mean(widen(a))",
-        f"{_SPARSE} -k decisiveness",
+        f"{_THRESHOLDS} -k decisiveness",
     ),
     Mutant(
         "the mean of the rectified Gaussian beyond 40 scales",
@@ -172,14 +173,14 @@ _ISSUE = [
         "hardgate/sparsity/thresholds.py",
         "stride * 2",
         "stride",
-        f"{_SPARSE} -k thin",
+        f"{_THRESHOLDS} -k thin",
     ),
     Mutant(
         "thinning starts anew with every batch",
         "hardgate/sparsity/thresholds.py",
         "a[-seen % stride :: stride]",
         "a[::stride]",
-        f"{_SPARSE} -k thin",
+        f"{_THRESHOLDS} -k thin",
     ),
 ]
 
@@ -459,7 +460,7 @@ _SPARSITY = [
         "hardgate/sparsity/thresholds.py",
         "rows.kthvalue(n - on, dim=0)",
         "rows.kthvalue(max(1, n - on - 1), dim=0)",
-        f"{_SPARSE} -k exact_to_one",
+        f"{_THRESHOLDS} -k exact_to_one",
     ),
     Mutant(
         "λ falls inside the band",
