@@ -63,6 +63,18 @@ def normal(like: Tensor, generator: torch.Generator | None = None) -> Tensor:
     return torch.randn(like.shape, dtype=torch.float32, device=like.device, **_of(generator))
 
 
+def rectify(a: Tensor, scale: float) -> Tensor:
+    """max(0, a + scale·z), z ~ N(0, 1), drawn and rectified in one pass of the kernels.
+
+    Without a graph, for fp32 where `kernel_generator` is not None.
+    """
+    a, seed = a.contiguous(), _seed(None)
+    out = torch.empty_like(a)
+    compiler.threads()
+    compiler.run("rectified", a.dtype, out.data_ptr(), a.data_ptr(), a.numel(), scale, seed)
+    return out
+
+
 def _draw(kind: str, like: Tensor, generator: torch.Generator | None) -> Tensor:
     out = like.new_empty(like.shape, dtype=torch.float32)
     compiler.threads()

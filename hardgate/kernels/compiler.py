@@ -30,7 +30,7 @@ _PER_THREAD = {
     "linear_backward": ("linear",),
 }
 # Kernels in a module of their own.
-_BESIDE = dict.fromkeys(("uniform", "normal"), "draws")
+_BESIDE = dict.fromkeys(("uniform", "normal", "rectified"), "draws")
 # What is computed in, and how the weights of the forward pass are kept.
 _ZEROS: dict[torch.dtype, tuple[Any, Any]] = {
     torch.float32: (np.float32(0), np.float32(0)),

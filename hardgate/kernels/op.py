@@ -201,7 +201,13 @@ class _Layer(torch.autograd.Function):
 
 
 def gater_network(
-    x: Tensor, U: Tensor, c: Tensor, V: Tensor, d: Tensor, update: Update | None = None
+    x: Tensor,
+    U: Tensor,
+    c: Tensor,
+    V: Tensor,
+    d: Tensor,
+    update: Update | None = None,
+    rectify: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """a = V tanh(U x + c) + d, whose backward pass skips every (example, gate) where ∂L/∂a is zero.
 
@@ -214,9 +220,11 @@ def gater_network(
         U, c: the bottleneck's weights `[bottleneck, in]` and biases.
         V, d: the gates' weights `[gates, bottleneck]` and biases.
         update: change all four in the backward pass instead of returning their gradients.
+        rectify: None, or a function that draws h = max(0, a + noise) from a, without a graph: then
+            h is returned, and its gradient is taken where h > 0.
 
     Returns:
-        a, `[..., gates]`.
+        a or h, `[..., gates]`.
 
     Example:
         >>> x, U, c = torch.randn(4, 3), torch.randn(2, 3), torch.zeros(2)
@@ -228,43 +236,46 @@ def gater_network(
     alike = kernel and all(w.dtype is x.dtype for w in (U, c, V, d))
     eager = torch_state.eager() and not (torch_state.tracing() or torch.is_autocast_enabled("cpu"))
     if not (eager and alike and torch.is_grad_enabled()):
+        assert rectify is None, "the caller asks for it in eager mode only"
         return gate_linear(torch.tanh(linear(x, U, c)), V, d, update)
     rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
-    a: Tensor = _GaterNetwork.apply(rows, U, c, V, d, update)  # type: ignore[no-untyped-call]
+    a: Tensor = _GaterNetwork.apply(rows, U, c, V, d, update, rectify)  # type: ignore[no-untyped-call]
     return a if x.dim() == 2 else a.reshape(*x.shape[:-1], a.shape[-1])
 
 
 class _GaterNetwork(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *arguments: Any) -> Tensor:
-        x, U, c, V, d, ctx.update = arguments
+        x, U, c, V, d, ctx.update, rectify = arguments
         z = torch.addmm(c, x, U.t()).tanh_()
-        ctx.save_for_backward(x, U, V, z)
+        a = torch.addmm(d, z, V.t())
+        h: Tensor = a if rectify is None else rectify(a)
+        ctx.save_for_backward(x, U, V, z, None if rectify is None else h)
         ctx.biases = c, d  # a controller may move them before the backward pass
-        return torch.addmm(d, z, V.t())
+        return h
 
     @staticmethod
     @_first_order
     def backward(ctx: Any, da: Tensor) -> tuple[Tensor | None, ...]:
         step = None if ctx.update is None else ctx.update.claim(ctx.next_functions[1:])
-        (x, U, V, z), (c, d) = ctx.saved_tensors, ctx.biases
+        (x, U, V, z, h), (c, d) = ctx.saved_tensors, ctx.biases
         wants_x, wants_U, wants_c, wants_V, wants_d = ctx.needs_input_grad[:5]
         deeper = wants_x or wants_U or wants_c
-        dz, dV, dd = gate_gradients(z, V, d, da, (deeper, wants_V, wants_d), step)
+        dz, dV, dd = gate_gradients(z, V, d, da, (deeper, wants_V, wants_d), step, h)
         if dz is None:
-            return None, None, None, dV, dd, None
+            return None, None, None, dV, dd, None, None
         ds = dz * (1 - z * z)
         dx = ds @ U if wants_x else None  # before a step changes U
         if step is None:
             dU, dc = ds.t() @ x if wants_U else None, ds.sum(0) if wants_c else None
-            return dx, dU, dc, dV, dd, None
+            return dx, dU, dc, dV, dd, None, None
         if wants_U:
             weight = U.detach().addmm_(ds.t(), x, alpha=-step.lr)
             if step.most > 0:
                 weight.renorm_(2, 0, step.most)
         if wants_c:
             c.detach().sub_(ds.sum(0), alpha=step.lr)
-        return dx, None, None, None, None, None
+        return dx, None, None, None, None, None, None
 
 
 def gate_linear(z: Tensor, w: Tensor, b: Tensor, update: Update | None = None) -> Tensor:
@@ -314,9 +325,18 @@ class _GateLinear(torch.autograd.Function):
 
 
 def gate_gradients(
-    z: Tensor, w: Tensor, b: Tensor, da: Tensor, wanted: tuple[bool, ...], step: Step | None
+    z: Tensor,
+    w: Tensor,
+    b: Tensor,
+    da: Tensor,
+    wanted: tuple[bool, ...],
+    step: Step | None,
+    h: Tensor | None = None,
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of z, w and b that are wanted; with a step, w and b change instead."""
+    """The gradients of z, w and b that are wanted; with a step, w and b change instead.
+
+    Given h = max(0, a + noise), `da` is the gradient of h, and counts where h > 0.
+    """
     z, da = z.to(w.dtype), da.to(w.dtype)  # autocast may have made them half as precise
     in_place = step is None or (w.is_contiguous() and b.is_contiguous())
     kernel = da.is_cpu and w.dtype in (torch.float32, torch.float64) and plain(z, w, da)
@@ -327,7 +347,9 @@ def gate_gradients(
         and unavailable() is None
         and sparse.density(da) <= break_even(len(da))
     ):
-        return sparse.gate_gradients(z, w, b, da, wanted, step)
+        return sparse.gate_gradients(z, w, b, da, wanted, step, h)
+    if h is not None:
+        da = torch.ops.aten.threshold_backward(da, h, 0)
     dz, dw = da @ w if wanted[0] else None, da.T @ z if wanted[1] else None
     db = da.sum(0) if wanted[2] else None
     if step is None:

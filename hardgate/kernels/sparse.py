@@ -118,15 +118,23 @@ def backward(
 
 
 def gate_gradients(
-    z: Tensor, w: Tensor, b: Tensor, da: Tensor, wanted: tuple[bool, ...], step: Step | None
+    z: Tensor,
+    w: Tensor,
+    b: Tensor,
+    da: Tensor,
+    wanted: tuple[bool, ...],
+    step: Step | None,
+    h: Tensor | None = None,
 ) -> tuple[Tensor | None, ...]:
     """As `op.gate_gradients`, over the entries of da that are not zero."""
     z, w, da = z.contiguous(), w.contiguous(), da.contiguous()
     dz = torch.empty_like(z) if wanted[0] else None
     dw, db = target(w, wanted[1], step), target(b, wanted[2], step)
     C, _, T = chunks(len(w), 1)
-    tensors = (da.data_ptr(), z.data_ptr(), w.data_ptr(), *map(address, (dz, dw, db)))
-    run("linear_backward", z.dtype, *tensors, *da.shape, z.shape[1], *(step or _NO_STEP), C, T)
+    tensors = (da.data_ptr(), address(h), z.data_ptr(), w.data_ptr())
+    targets = map(address, (dz, dw, db))
+    sizes = (*da.shape, z.shape[1])
+    run("linear_backward", z.dtype, *tensors, *targets, *sizes, *(step or _NO_STEP), C, T)
     report_multiplications(da, z.shape[1] * (wanted[0] + wanted[1]))
     if step is None:
         return dz, dw, db

@@ -40,6 +40,8 @@ class Unit(LazyState, ABC):
     - `never_off`: h is never zero, so there is nothing to skip, and no sparsity to control.
     - `own_objective`: h neither is nor relaxes a Bernoulli(σ(a)) variable, so its gradient is that
       of an objective of its own. Its bias can be measured, but its variance is not comparable.
+    - `rectified_noise`: where h = max(0, a + scale·z) with z ~ N(0, 1) and plain back-propagation,
+      the scale, else None. A `hardgate.Gater` then draws h in one pass of the kernels.
     - `starts_sparse`: the output weights of a `hardgate.Gater` with this unit start sparse.
 
     A unit with `needs_loss` keeps `records` and a `baseline` (see `StochasticBinary`), and its h
@@ -57,6 +59,7 @@ class Unit(LazyState, ABC):
     off_gradient: OffGradient
     never_off: bool = False
     own_objective: bool = False
+    rectified_noise: float | None = None
     starts_sparse: bool = False
     records: Records  # these two only where `needs_loss`
     baseline: Baseline | None

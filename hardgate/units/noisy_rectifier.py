@@ -60,6 +60,7 @@ class NoisyRectifier(Unit):
                 f"noise expected 'gaussian' or 'logistic', and its scale besides, got {noise!r}. "
                 "Write NoisyRectifier('gaussian', scale=2.0)."
             )
+        self.rectified_noise = float(scale) if noise == "gaussian" else None
         self.noise = NOISES[one_of("noise", noise, tuple(NOISES))](scale)
 
     def sample_noise(self, a: Tensor, generator: torch.Generator | None = None) -> Tensor:

@@ -269,3 +269,12 @@ def weigh(out, c, ld, K, x, low, high, begin, example, scaled, lr, most, zero):
             _limit(out[u + r], most)
     if past and lr < 0:
         vectors.settle(zero)
+
+
+@_serial
+def mask(value, h, low, high, begin, example):
+    """value = 0 where h is not positive."""
+    for c in range(high - low):
+        for q in range(begin[c], begin[c + 1]):
+            if h[example[q], low + c] <= 0:
+                value[q] = 0

@@ -27,7 +27,7 @@ from hardgate.kernels.compiled.layout import BLOCK, LINE, NARROW, SLAB
 
 # Numba's cache on disk watches the file of a function and nothing else, so this file has to change
 # when those that it calls do. `hardgate.kernels.compiler` checks it, and says what to write here.
-CALLED = "0d5a7e4cbec534f7"
+CALLED = "2d1b0bba7e362a29"
 
 _inline = njit(**index.OPTIONS)
 _serial = njit(cache=True, **index.OPTIONS)
@@ -232,13 +232,14 @@ def weigh(t, dw_in, db_in, dw_out, dH, floats, x, dy, ints, slots, B, G, K, n, O
                         zero)  # fmt: skip
 
 
-def linear(t, da, z, w, dw, db, parts, B, G, n, lr, most, C, T, zero):
+def linear(t, da, h, z, w, dw, db, parts, B, G, n, lr, most, C, T, zero):
     """Parts of dz = da w, dw = daᵀ z and db = Σ da over the entries of da that are not zero."""
     begin, off = np.empty(C + 1, np.int32), np.empty(B + 1, np.int32)
     example, gate = np.empty(C * B, np.int32), np.empty(C * B, np.int32)
     place, out = np.empty(C * B, np.int32), _part(t, parts, B, n, zero)
     cursor, found = np.empty(C, np.int32), np.empty(C + 8, np.int32)
-    gradient, inputs = matrix(da, B, G, zero), matrix(z, B, n, zero)
+    gradient, positive = matrix(da, B, G, zero), matrix(h, B, G, zero)
+    inputs = matrix(z, B, n, zero)
     weights, target, bias = matrix(w, G, n, zero), matrix(dw, G, n, zero), vector(db, G, zero)
     scaled, value = np.empty((1, B), inputs.dtype), np.empty(C * B, inputs.dtype)
     held = np.empty(C * B, inputs.dtype)
@@ -246,6 +247,8 @@ def linear(t, da, z, w, dw, db, parts, B, G, n, lr, most, C, T, zero):
         low, high = k * C, min(G, k * C + C)
         index.scan(gradient, low, high, 0, begin, off, example, value, gate, place, cursor, found,
                    held, zero)  # fmt: skip
+        if h != 0:
+            chunk.mask(value, positive, low, high, begin, example)
         if parts != 0:
             chunk.gather(out, n, value, 0, 1, weights, off, gate, place, zero, zero)
         if db != 0:
@@ -374,15 +377,15 @@ def backward(back, down, weigh, dy, x, w_in, w_out, ints, floats, dx, dgates, dw
 
 
 @_parallel
-def linear_backward(linear, da, z, w, dz, dw, db, B, G, n, lr, most, C, T, zero):
+def linear_backward(linear, da, h, z, w, dz, dw, db, B, G, n, lr, most, C, T, zero):
     """dz = da w, dw = daᵀ z and db = Σ da over the entries of da that are not zero.
 
-    A learning rate: as in `backward`.
+    Where h is given and not positive, da counts as zero. A learning rate: as in `backward`.
     """
     parts = _parts(dz != 0, T, B, n, zero)
     parts_at = chunk.at(parts) if dz != 0 else 0
     for t in prange(T):
-        call(linear, (np.int64(t), da, z, w, dw, db, parts_at, B, G, n, lr, most, C, T, zero))
+        call(linear, (np.int64(t), da, h, z, w, dw, db, parts_at, B, G, n, lr, most, C, T, zero))
     if dz != 0:
         _add(dz, 0, parts, B, n, zero)
     return parts.size  # which must live until here

@@ -194,3 +194,15 @@ def normal(out, n, seed):
         numbers = _drawn(seed, block, part.shape[0])
         for k in range(part.shape[0]):
             part[k] = numbers[k]
+
+
+@njit(parallel=True, **_options)
+def rectified(out, a, n, scale, seed):
+    """max(0, a + scale·z) at `out`, z ~ N(0, 1) the numbers that `normal` draws; NaN stays."""
+    width = np.float32(scale)
+    for block in prange((n + _BLOCK - 1) // _BLOCK):
+        part, given = _part(out, n, block), _part(a, n, block)
+        numbers = _drawn(seed, block, part.shape[0])
+        for k in range(part.shape[0]):
+            h = given[k] + width * numbers[k]
+            part[k] = np.float32(0) if h < 0 else h
