@@ -98,12 +98,34 @@ def test_max_norm_equals_sgd_then_max_norm(backend: Backend) -> None:
     for model in (ours, theirs):
         hardgate.max_norm_(model, 0.7)
         out = model.get_parameter("0.out.weight").data
-        out[:, :2] = 0.45  # outgoing weights of norm 0.9, which is no business of the limit
+        out[:, :2] = 0.45
         out[:, 2:] *= 0.1
     train(ours, FusedSGD(ours, 0.1, max_norm=0.7))
     train(theirs, Limited(theirs.parameters(), 0.1))
     for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)  # renorm_ adds 1e-7 to the norm
+
+
+@pytest.mark.parametrize("backend", ["sparse", "dense"])
+def test_the_limit_is_not_one_of_outgoing_weights(backend: Backend) -> None:
+    """Those of one expert may be longer: the limit is on what goes into each output."""
+    ours, theirs = pair(backend)
+    for model in (ours, theirs):
+        out = model.get_parameter("0.out.weight").data.mul_(0.01)  # [hidden, out]
+        out[:] += 0.01
+        out[0] = 0.5  # one expert's four outgoing weights: norm 1; into each output: norm 0.5
+    optimiser, x = FusedSGD(ours, 0.01, max_norm=0.7), torch.randn(33, 6, dtype=torch.float64)
+    for model in (ours, theirs):
+        torch.manual_seed(1)
+        model(x).square().sum(-1).mean().backward()
+    optimiser.step()
+    weight = theirs.get_parameter("0.out.weight")
+    assert weight.grad is not None
+    assert weight.grad[0].any()
+    expected = weight.detach() - 0.01 * weight.grad
+    assert expected[0].norm() > 0.9
+    assert (expected.norm(dim=0) < 0.7).all()
+    torch.testing.assert_close(ours.get_parameter("0.out.weight").detach(), expected)
 
 
 def test_straight_through_and_score_units_work() -> None:

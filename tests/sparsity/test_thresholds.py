@@ -19,6 +19,7 @@ from hardgate import (
     gate_statistics,
     max_norm_,
 )
+from hardgate.kernels.transposed_linear import TransposedLinear
 from hardgate.units._unit import EvalMode
 
 
@@ -150,6 +151,15 @@ def test_max_norm() -> None:
     torch.testing.assert_close(direction, torch.ones(4))
     assert torch.equal(conv.weight, small)
     assert torch.equal(linear.bias, bias)
+
+
+def test_max_norm_of_a_transposed_layer_is_that_of_incoming_weights() -> None:
+    layer = TransposedLinear(4, 2)
+    before = torch.tensor([[3.0, 1.0], [4.0, 1.0], [0.0, 1.0], [0.0, 1.0]])  # [in, out]
+    layer.weight.data.copy_(before)
+    max_norm_(layer, 2.5)  # into the first output: norm 5, into the second: 2
+    expected = before * torch.tensor([0.5, 1.0])
+    torch.testing.assert_close(layer.weight.detach(), expected, rtol=1e-5, atol=0)
 
 
 def test_statistics() -> None:
