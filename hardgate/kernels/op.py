@@ -264,7 +264,7 @@ class _GaterNetwork(torch.autograd.Function):
         dz, dV, dd = gate_gradients(z, V, d, da, (deeper, wants_V, wants_d), step, h)
         if dz is None:
             return None, None, None, dV, dd, None, None
-        ds = dz * (1 - z * z)
+        ds = torch.ops.aten.tanh_backward(dz, z)  # dz·(1 - z²)
         dx = ds @ U if wants_x else None  # before a step changes U
         if step is None:
             dU, dc = ds.t() @ x if wants_U else None, ds.sum(0) if wants_c else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hardgate._base.arguments import at_least_one, positive
+from hardgate._base.arguments import positive
 from hardgate.functional import relaxations
 from hardgate.functional.concrete import table
 from hardgate.functional.relaxations import of_outcome
@@ -48,7 +48,12 @@ class GRMCK(BernoulliUnit):
     ) -> None:
         super().__init__(eval_mode=eval_mode)
         self.temperature = positive("temperature", temperature, like=0.5)
-        self.samples = None if samples is None else at_least_one("samples", samples)
+        if samples is not None and (not isinstance(samples, int) or samples < 1):
+            raise ValueError(
+                "GRMCK expected samples=None (K = ∞, by quadrature) or a whole number of at least "
+                f"1, got {samples!r}."
+            )
+        self.samples = samples
         self._mean_slope = table(self.temperature) if samples is None else None
 
     def sample_noise(self, a: Tensor, generator: torch.Generator | None = None) -> NoiseTensors:
