@@ -153,6 +153,7 @@ class Gater(Steered):
         return (
             self.sparsity is None
             and x.dtype is torch.float32
+            and x.dim() > 0
             and x.numel() // max(1, x.shape[-1]) * self.output.out_features > FEW
             and torch.is_grad_enabled()
             and "sample_noise" not in vars(unit)  # which a user may have replaced

@@ -59,7 +59,6 @@ class Unit(LazyState, ABC):
     off_gradient: OffGradient
     never_off: bool = False
     own_objective: bool = False
-    rectified_noise: float | None = None
     starts_sparse: bool = False
     records: Records  # these two only where `needs_loss`
     baseline: Baseline | None
@@ -72,6 +71,11 @@ class Unit(LazyState, ABC):
         self.eval_mode: EvalMode = one_of("eval_mode", eval_mode, get_args(EvalMode))
         threshold = torch.tensor(self.natural_threshold, dtype=torch.float32)  # not the default's
         self.register_buffer("threshold", threshold)
+
+    @property
+    def rectified_noise(self) -> float | None:
+        """The scale of the noise in h = max(0, a + scale·z), z ~ N(0, 1); None for other units."""
+        return None
 
     def forward(self, a: Tensor, noise: NoiseTensors | None = None) -> Tensor:
         """h for pre-activations `a`.

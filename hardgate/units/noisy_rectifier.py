@@ -60,8 +60,14 @@ class NoisyRectifier(Unit):
                 f"noise expected 'gaussian' or 'logistic', and its scale besides, got {noise!r}. "
                 "Write NoisyRectifier('gaussian', scale=2.0)."
             )
-        self.rectified_noise = float(scale) if noise == "gaussian" else None
         self.noise = NOISES[one_of("noise", noise, tuple(NOISES))](scale)
+
+    @property
+    def rectified_noise(self) -> float | None:
+        cls = type(self)  # a subclass that draws in another way is not drawn as this one
+        same = cls.sample is NoisyRectifier.sample and cls.forward is Unit.forward
+        same = same and cls.sample_noise is NoisyRectifier.sample_noise
+        return self.noise.scale if same and type(self.noise) is Gaussian else None
 
     def sample_noise(self, a: Tensor, generator: torch.Generator | None = None) -> Tensor:
         return self.noise.sample(a, generator)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from hardgate import AdaptiveL1, Gater, NoisyRectifier
 from hardgate.kernels.op import gate_linear
 from hardgate.noise import FEW, rectify
+from hardgate.units._unit import NoiseTensors
 from tests.support.statistics import Z_LEVEL
 
 B, IN, BOTTLENECK, GATES = 40, 12, 6, 500
@@ -71,3 +72,22 @@ def test_who_asks_for_more_gets_the_long_way() -> None:
     steered = Gater(IN, GATES, BOTTLENECK, NoisyRectifier(), sparsity=AdaptiveL1(0.1))
     steered(x)
     assert steered.take_penalty() is not None
+
+
+class Doubled(NoisyRectifier):
+    """Samples in a way of its own."""
+
+    def sample(self, a: Tensor, noise: NoiseTensors) -> Tensor:
+        return 2 * super().sample(a, noise).clamp(max=0.5)
+
+
+def test_a_subclass_is_sampled_as_it_says() -> None:
+    torch.manual_seed(1)
+    h = Gater(IN, GATES, BOTTLENECK, Doubled())(torch.randn(B, IN))
+    assert isinstance(h, Tensor)
+    assert h.max() == 1.0
+
+
+def test_an_input_without_axes_is_refused_in_words() -> None:
+    with pytest.raises(ValueError, match=r"expected x of shape \[\.\.\., 12\], got \(\)"):
+        gater()(torch.tensor(1.0))
